@@ -1,0 +1,3 @@
+module github.com/onwardhq/onward
+
+go 1.25.0

@@ -1,0 +1,145 @@
+// Package core decides what a relay does on one sink: a pure state machine. It has no goroutine, no clock, no I/O and no
+// random source of its own; package relay turns its effects into I/O, and a simulator can run it against models.
+package core
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// Retry says when a message that failed is tried again.
+type Retry struct {
+	Fixed    bool          // every time after First; otherwise doubling from First to Max, with full jitter
+	First    time.Duration // 0: 1s
+	Max      time.Duration // 0: 10m
+	Attempts int           // 0: 10; -1: for ever
+}
+
+// Breaker says when a sink stops publishing because its broker takes nothing, and when it tries again.
+type Breaker struct {
+	Failures int           // that many in a row open it; 0: 5
+	First    time.Duration // 0: 1s
+	Max      time.Duration // 0: 30s
+}
+
+// Rules are what a machine goes by. Zero values are the defaults given.
+type Rules struct {
+	Messages       int           // published and not yet settled; 0: 1000
+	Bytes          int           // of their payloads; 0: 16 MiB
+	Page           int           // most messages of one read; 0: 2048
+	PageBytes      int           // most payload bytes of one read; 0: 16 MiB
+	SettleEvery    time.Duration // 0: 20ms
+	SettleCount    int           // 0: 1000
+	PublishTimeout time.Duration // 0: 10s
+	PollMin        time.Duration // 0: 2ms
+	PollMax        time.Duration // 0: 100ms
+	Retry          Retry
+	Breaker        Breaker
+	Pipeline       bool   // the publisher keeps order in a pipeline
+	Lineage        string // goes out with every message
+	Positions      bool   // keep the broker's position of every message
+	// Topic says what holds for a topic; nil: nothing in particular.
+	Topic func(topic string) Topic
+	// Rand is the source of jitter, seeded by the shell or the simulator. Needed.
+	Rand *rand.Rand
+}
+
+// Topic is what holds for one topic.
+type Topic struct {
+	Skips      bool // a dead letter lets its key go on
+	RequireKey bool // a message without a key becomes a dead letter with key-required
+	MaxPayload int  // a larger payload becomes a dead letter with payload-too-large; 0: no limit
+}
+
+// CodeAttemptsExhausted is the code of a dead letter that failed too often... its last failure's own code is kept in
+// its attempts.
+const CodeAttemptsExhausted outbox.Code = "onward/attempts-exhausted"
+
+// Event is what happened. Each Read, Settle, ReadHeads, ReadFollowers, GiveBack and Probe is answered by one event.
+type Event interface{ event() }
+
+// Effect is what is to be done.
+type Effect interface{ effect() }
+
+// The events.
+type (
+	// Leased: a renewal was answered. Until is on the machine's clock.
+	Leased struct {
+		Lease store.Lease
+		Until time.Duration
+	}
+	// Lost: these partitions are gone: given back, or taken.
+	Lost     struct{ Partitions []int }
+	ReadDone struct {
+		Page store.Page
+		Err  error
+	}
+	HeadsDone struct {
+		Heads store.Heads
+		Err   error
+	}
+	FollowersDone struct {
+		Key     store.Key
+		Records []store.Parked
+		Err     error
+	}
+	// Published: answers of the publisher.
+	Published struct{ Answers []Answer }
+	// Settled answers a Settle. An Err that is neither ErrReload nor ErrFenced is repeated as it is.
+	Settled struct {
+		Settled store.Settled
+		Err     error
+	}
+	// GaveBack answers a GiveBack.
+	GaveBack struct {
+		Partitions []int
+		Err        error
+	}
+	// Probed answers a Probe.
+	Probed struct{ Err error }
+	// Tick: a timer ran out.
+	Tick struct{}
+	// Woken: somebody says that there is something to read.
+	Woken struct{}
+	// Stop: finish what is in flight, settle, and say Stopped.
+	Stop struct{}
+)
+
+// Answer is the publisher's for one message of a Publish.
+type Answer struct {
+	Ticket uint64
+	Index  int
+	Result broker.Result
+}
+
+// The effects.
+type (
+	Read      struct{ Room store.Room }
+	ReadHeads struct {
+		Partitions []int
+		Max        int
+	}
+	ReadFollowers struct {
+		Key   store.Key
+		After store.Place
+		Room  store.Room
+	}
+	Publish struct {
+		Ticket uint64
+		Batch  []broker.Envelope
+	}
+	Settle   struct{ Settlement store.Settlement }
+	GiveBack struct{ Partitions []int }
+	// Probe: call the publisher's Check.
+	Probe struct{}
+	// Timer: send a Tick at this time; replaces the one before.
+	Timer struct{ At time.Duration }
+	// Reload: drop this machine; the session must be loaded again (or joined again, where Err is ErrFenced).
+	Reload struct{ Err error }
+	// Stopped: nothing is in flight and everything is settled.
+	Stopped struct{}
+)

@@ -1,0 +1,215 @@
+-- The outbox: the log of messages, who has read how far, and the exceptions.
+--
+-- In these files outbox_x stands for the qualified object "schema".prefix_x, and :outbox_x for the bare name (indexes,
+-- constraints), which PostgreSQL puts into its table's schema. :partitions is the number of partitions.
+
+-- What is true of this outbox as a whole: schema (version), partitions, hash, lineage, floor, system_identifier.
+CREATE TABLE outbox_meta (
+    name  text PRIMARY KEY,
+    value text NOT NULL
+);
+
+-- The log. Rows are inserted once and never updated; retention deletes old ones.
+CREATE TABLE outbox_messages (
+    txid           xid8        NOT NULL,                            -- set by a trigger: the transaction that wrote the row
+    seq            bigint      NOT NULL GENERATED ALWAYS AS IDENTITY (CACHE 1),
+    partition_id   int         NOT NULL GENERATED ALWAYS AS (
+        ('x' || encode(substring(sha256(replace(coalesce(nullif(partition_key, ''), id::text), '\', '\\')::bytea) from 1 for 4), 'hex'))::bit(32)::int
+            & (:partitions - 1)) STORED,
+    id             uuid        NOT NULL,                            -- default outbox_uuid7(), set in the functions' migration
+    topic          text        NOT NULL CHECK (topic <> '' AND octet_length(topic) <= 255),
+    partition_key  text        NOT NULL DEFAULT '' CHECK (octet_length(partition_key) <= 255),
+    type           text        NOT NULL CHECK (type <> '' AND octet_length(type) <= 500),
+    payload        bytea       NOT NULL CHECK (octet_length(payload) <= 1048576),
+    content_type   text        NOT NULL DEFAULT 'application/octet-stream' CHECK (octet_length(content_type) <= 255),
+    headers        jsonb       NOT NULL DEFAULT '{}',               -- an object of strings, 8 KiB; checked by a function
+    scope          text        NOT NULL DEFAULT '' CHECK (octet_length(scope) <= 64),
+    correlation_id text        NOT NULL DEFAULT '' CHECK (octet_length(correlation_id) <= 255),
+    causation_id   text        NOT NULL DEFAULT '' CHECK (octet_length(causation_id) <= 255),
+    aggregate_type text        NOT NULL DEFAULT '' CHECK (octet_length(aggregate_type) <= 255),
+    aggregate_id   text        NOT NULL DEFAULT '' CHECK (octet_length(aggregate_id) <= 255),
+    event_id       text        NOT NULL DEFAULT '' CHECK (octet_length(event_id) <= 255),
+    key_seq        bigint      NOT NULL DEFAULT 0,                  -- gapless within the key; 0: the writer does not serialise
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    available_at   timestamptz,                                     -- null: at once
+    CONSTRAINT :outbox_messages_pkey PRIMARY KEY (partition_id, seq)
+);
+CREATE INDEX :outbox_messages_txid_seq ON outbox_messages (txid, seq);
+CREATE UNIQUE INDEX :outbox_messages_id ON outbox_messages (id);
+
+-- A named destination.
+CREATE TABLE outbox_sinks (
+    name       text PRIMARY KEY,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    published  bigint      NOT NULL DEFAULT 0   -- by relays that have left; the running ones count in outbox_cursors
+);
+
+-- The running relays. One update every heartbeat renews everything that a relay holds.
+CREATE TABLE outbox_relays (
+    id           uuid PRIMARY KEY,
+    name         text        NOT NULL CONSTRAINT :outbox_relays_name UNIQUE,
+    sinks        text[]      NOT NULL,
+    draining     boolean     NOT NULL DEFAULT false,
+    lease        interval    NOT NULL,
+    host         text        NOT NULL DEFAULT '',
+    pid          int         NOT NULL DEFAULT 0,
+    version      text        NOT NULL DEFAULT '',
+    started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    heartbeat_at timestamptz NOT NULL,
+    leased_until timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+-- Who holds (sink, partition), and its cursor while it is free or not yet in its relay's row of outbox_cursors.
+CREATE TABLE outbox_partitions (
+    sink          text        NOT NULL REFERENCES outbox_sinks (name),
+    partition_id  int         NOT NULL,
+    relay         uuid        REFERENCES outbox_relays (id),
+    epoch         bigint      NOT NULL DEFAULT 0,
+    snapshot      pg_snapshot NOT NULL,
+    seq           bigint      NOT NULL,
+    late_snapshot pg_snapshot,
+    late_seq      bigint,
+    freed_at      timestamptz,
+    CONSTRAINT :outbox_partitions_pkey PRIMARY KEY (sink, partition_id)
+) WITH (fillfactor = 50, vacuum_truncate = off);
+CREATE INDEX :outbox_partitions_relay ON outbox_partitions (relay);
+
+-- How far a relay has got on a sink: each settle inserts the next row and deletes the last, which is the fence. No
+-- foreign key: a settle must not touch the relay's row.
+CREATE TABLE outbox_cursors (
+    sink          text        NOT NULL,
+    relay         uuid        NOT NULL,
+    no            bigint      NOT NULL,
+    snapshot      pg_snapshot NOT NULL,
+    late_snapshot pg_snapshot,
+    late_seq      bigint,
+    partitions    int[]       NOT NULL,
+    seqs          bigint[]    NOT NULL,
+    published     bigint      NOT NULL,
+    settled_at    timestamptz NOT NULL,
+    CONSTRAINT :outbox_cursors_pkey PRIMARY KEY (sink, relay, no)
+) WITH (vacuum_truncate = off);
+
+-- A message that left the fast path: a full copy. place is seq, but for a scheduled message that found others waiting.
+-- A key has exactly one row with due_at, its head, unless a blocking dead letter stands before it (scheduled rows not
+-- yet due apart). Rows without a key each have their own.
+CREATE TABLE outbox_parked (
+    sink            text        NOT NULL,
+    partition_id    int         NOT NULL,
+    partition_key   text        NOT NULL,
+    place           bigint      NOT NULL,
+    seq             bigint      NOT NULL,
+    txid            xid8        NOT NULL,
+    id              uuid        NOT NULL,
+    topic           text        NOT NULL,
+    type            text        NOT NULL,
+    payload         bytea       NOT NULL,
+    content_type    text        NOT NULL,
+    headers         jsonb       NOT NULL,
+    scope           text        NOT NULL,
+    correlation_id  text        NOT NULL,
+    causation_id    text        NOT NULL,
+    aggregate_type  text        NOT NULL,
+    aggregate_id    text        NOT NULL,
+    event_id        text        NOT NULL,
+    key_seq         bigint      NOT NULL,
+    created_at      timestamptz NOT NULL,
+    available_at    timestamptz,
+    reason          text        NOT NULL CHECK (reason IN ('retry', 'scheduled', 'behind')),
+    attempts        int         NOT NULL DEFAULT 0,
+    attempts_before int         NOT NULL DEFAULT 0,     -- of them before the last requeue: outside the budget
+    due_at          timestamptz,
+    parked_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    first_failure   timestamptz,
+    last_failure    timestamptz,
+    last_code       text        NOT NULL DEFAULT '',
+    last_error      text        NOT NULL DEFAULT '' CHECK (octet_length(last_error) <= 2048),
+    CONSTRAINT :outbox_parked_pkey PRIMARY KEY (sink, partition_id, partition_key, place, seq)
+);
+CREATE UNIQUE INDEX :outbox_parked_id ON outbox_parked (sink, id);
+CREATE INDEX :outbox_parked_due ON outbox_parked (sink, due_at, partition_id) WHERE due_at IS NOT NULL;
+
+-- A dead letter: a full copy, kept until somebody requeues or discards it.
+CREATE TABLE outbox_dead (
+    sink           text        NOT NULL,
+    id             uuid        NOT NULL,
+    partition_id   int         NOT NULL,
+    partition_key  text        NOT NULL,
+    place          bigint      NOT NULL,
+    seq            bigint      NOT NULL,
+    txid           xid8        NOT NULL,
+    topic          text        NOT NULL,
+    type           text        NOT NULL,
+    payload        bytea       NOT NULL,
+    content_type   text        NOT NULL,
+    headers        jsonb       NOT NULL,
+    scope          text        NOT NULL,
+    correlation_id text        NOT NULL,
+    causation_id   text        NOT NULL,
+    aggregate_type text        NOT NULL,
+    aggregate_id   text        NOT NULL,
+    event_id       text        NOT NULL,
+    key_seq        bigint      NOT NULL,
+    created_at     timestamptz NOT NULL,
+    available_at   timestamptz,
+    blocks         boolean     NOT NULL,                -- its key waits for it; never with an empty key
+    code           text        NOT NULL,
+    error          text        NOT NULL CHECK (octet_length(error) <= 2048),
+    attempts       int         NOT NULL,
+    first_failure  timestamptz NOT NULL,
+    last_failure   timestamptz NOT NULL,
+    relay          text        NOT NULL,
+    CONSTRAINT :outbox_dead_pkey PRIMARY KEY (sink, id),
+    CHECK (NOT (blocks AND partition_key = ''))
+);
+CREATE INDEX :outbox_dead_blocks ON outbox_dead (sink, partition_id, partition_key) WHERE blocks;
+CREATE INDEX :outbox_dead_newest ON outbox_dead (txid DESC, seq DESC);
+
+-- One failed attempt.
+CREATE TABLE outbox_attempts (
+    sink     text        NOT NULL,
+    id       uuid        NOT NULL,
+    attempt  int         NOT NULL,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    relay    text        NOT NULL,
+    outcome  text        NOT NULL,
+    code     text        NOT NULL,
+    error    text        NOT NULL CHECK (octet_length(error) <= 2048),
+    duration interval    NOT NULL,
+    CONSTRAINT :outbox_attempts_pkey PRIMARY KEY (sink, id, attempt)
+);
+
+-- The broker's position of a message, only where the sink records positions.
+CREATE TABLE outbox_positions (
+    sink     text NOT NULL,
+    id       uuid NOT NULL,
+    position text NOT NULL,
+    CONSTRAINT :outbox_positions_pkey PRIMARY KEY (sink, id)
+);
+
+-- One act of a person; append-only.
+CREATE TABLE outbox_audit (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor      text        NOT NULL,
+    action     text        NOT NULL,
+    sink       text        NOT NULL,
+    message_id uuid,
+    reason     text        NOT NULL DEFAULT '',
+    detail     jsonb       NOT NULL DEFAULT '{}'
+);
+CREATE INDEX :outbox_audit_message ON outbox_audit (message_id) WHERE message_id IS NOT NULL;
+
+-- The counter of a key that writers serialise; retention never touches it.
+CREATE TABLE outbox_keys (
+    partition_key text PRIMARY KEY,
+    key_seq       bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- The token of this life of the server. Unlogged on purpose: PostgreSQL empties it in crash recovery and in a promoted or
+-- restored server, which is exactly when commits may have been lost (docs/decisions).
+CREATE UNLOGGED TABLE outbox_incarnation (
+    one   boolean PRIMARY KEY DEFAULT true CHECK (one),
+    token uuid NOT NULL
+);
