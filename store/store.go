@@ -17,7 +17,7 @@ var (
 	// ErrReload: what the caller holds of this session is void (the connection broke, a settle's fate is unknown, a
 	// partition came without our knowing). Drop all memory of it and call Renew, which reads the owned partitions and
 	// their cursors from the database; until then every other method returns ErrReload.
-	ErrReload = &outbox.Error{Code: "onward/lease-lost", Detail: "the session must be loaded again from the database"}
+	ErrReload = &outbox.Error{Code: "onward/session-void", Detail: "the session must be loaded again from the database"}
 	// ErrFenced: another relay has taken everything over. The session is over: drop all memory of it and Join again with
 	// a new relay id.
 	ErrFenced = &outbox.Error{Code: "onward/lease-lost", Detail: "another relay has taken this one's place"}

@@ -37,6 +37,7 @@ type Rules struct {
 	PublishTimeout time.Duration // 0: 10s
 	PollMin        time.Duration // 0: 2ms
 	PollMax        time.Duration // 0: 100ms
+	LeaseMargin    time.Duration // nothing is published in the last part of a lease; 0: 1s
 	Retry          Retry
 	Breaker        Breaker
 	Pipeline       bool   // the publisher keeps order in a pipeline
@@ -55,9 +56,11 @@ type Topic struct {
 	MaxPayload int  // a larger payload becomes a dead letter with payload-too-large; 0: no limit
 }
 
-// CodeAttemptsExhausted is the code of a dead letter that failed too often... its last failure's own code is kept in
-// its attempts.
-const CodeAttemptsExhausted outbox.Code = "onward/attempts-exhausted"
+// Codes of dead letters that the machine makes itself.
+const (
+	// CodeAttemptsExhausted: the message failed as often as it may. Its attempts keep each failure's own code.
+	CodeAttemptsExhausted outbox.Code = "onward/attempts-exhausted"
+)
 
 // Event is what happened. Each Read, Settle, ReadHeads, ReadFollowers, GiveBack and Probe is answered by one event.
 type Event interface{ event() }
@@ -72,6 +75,8 @@ type (
 		Lease store.Lease
 		Until time.Duration
 	}
+	// RenewFailed: a renewal was not answered, or said that the session is void.
+	RenewFailed struct{ Err error }
 	// Lost: these partitions are gone: given back, or taken.
 	Lost     struct{ Partitions []int }
 	ReadDone struct {
@@ -109,6 +114,20 @@ type (
 	Stop struct{}
 )
 
+func (Leased) event()        {}
+func (Lost) event()          {}
+func (RenewFailed) event()   {}
+func (ReadDone) event()      {}
+func (HeadsDone) event()     {}
+func (FollowersDone) event() {}
+func (Published) event()     {}
+func (Settled) event()       {}
+func (GaveBack) event()      {}
+func (Probed) event()        {}
+func (Tick) event()          {}
+func (Woken) event()         {}
+func (Stop) event()          {}
+
 // Answer is the publisher's for one message of a Publish.
 type Answer struct {
 	Ticket uint64
@@ -124,9 +143,8 @@ type (
 		Max        int
 	}
 	ReadFollowers struct {
-		Key   store.Key
-		After store.Place
-		Room  store.Room
+		Key  store.Key
+		Room store.Room
 	}
 	Publish struct {
 		Ticket uint64
@@ -143,3 +161,14 @@ type (
 	// Stopped: nothing is in flight and everything is settled.
 	Stopped struct{}
 )
+
+func (Read) effect()          {}
+func (ReadHeads) effect()     {}
+func (ReadFollowers) effect() {}
+func (Publish) effect()       {}
+func (Settle) effect()        {}
+func (GiveBack) effect()      {}
+func (Probe) effect()         {}
+func (Timer) effect()         {}
+func (Reload) effect()        {}
+func (Stopped) effect()       {}

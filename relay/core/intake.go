@@ -1,0 +1,208 @@
+package core
+
+import (
+	"time"
+
+	"github.com/onwardhq/onward/store"
+)
+
+// reading paces the reads: without pause while there is something, with growing intervals while there is not.
+type reading struct {
+	out      bool
+	at       time.Duration
+	interval time.Duration
+	guards   []*lane // shut until the read that is out has come
+}
+
+// asking paces Heads.
+type asking struct {
+	out bool
+	at  time.Duration
+}
+
+const (
+	headsEvery  = time.Second           // others requeue and discard
+	headsSoon   = 20 * time.Millisecond // after a settlement that moved heads
+	headsAtOnce = 512                   // most due heads of one question
+)
+
+// readable reports whether a read is wanted at all.
+func (m *Machine) readable() bool {
+	return !m.reading.out && !m.stopping && len(m.parts) > 0 &&
+		m.waiting < m.rules.Page && m.retained.messages < m.retainedMost() && m.retained.bytes < 2*m.rules.PageBytes
+}
+
+func (m *Machine) retainedMost() int { return 4*m.rules.Page + m.rules.Messages }
+
+func (m *Machine) read() {
+	if !m.readable() || m.now < m.reading.at {
+		return
+	}
+	room := store.Room{
+		Messages: min(m.rules.Page, m.retainedMost()-m.retained.messages),
+		Bytes:    min(m.rules.PageBytes, 2*m.rules.PageBytes-m.retained.bytes),
+	}
+	for _, p := range m.parts {
+		if !p.leaving && p.retained < m.rules.Page {
+			room.Partitions = append(room.Partitions, p.id)
+		}
+	}
+	m.reading.out = true
+	m.do(Read{Room: room})
+}
+
+func (m *Machine) readDone(e ReadDone) {
+	m.reading.out = false
+	if e.Err != nil {
+		if !m.broken(e.Err) {
+			m.pace(false)
+		}
+		return
+	}
+	found := false
+	for i := range e.Page.Parts {
+		found = m.takePart(e.Page.No, &e.Page.Parts[i]) || found
+	}
+	m.pace(found || e.Page.More)
+	guards := m.reading.guards
+	m.reading.guards = nil
+	for _, l := range guards {
+		l.guard = false
+		m.next(l)
+	}
+}
+
+func (m *Machine) pace(more bool) {
+	if more {
+		m.reading.at, m.reading.interval = m.now, m.rules.PollMin
+		return
+	}
+	m.reading.at = m.now + m.reading.interval
+	m.reading.interval = min(2*m.reading.interval, m.rules.PollMax)
+}
+
+// takePart takes the records of one partition of a page in their order.
+func (m *Machine) takePart(no uint64, sp *store.Part) bool {
+	p := m.owned(sp)
+	if p == nil || len(sp.Records) == 0 {
+		return false
+	}
+	if p.leaving || m.stopping {
+		return true // it stays unread for the next owner: nothing of this read will be settled
+	}
+	r := &partRead{no: no, items: make([]item, len(sp.Records))}
+	p.reads = append(p.reads, r)
+	p.retained += len(r.items)
+	m.counters.Read += len(r.items)
+	m.waiting += len(r.items)
+	for i := range r.items {
+		rec := &sp.Records[i]
+		r.items[i] = item{rec: &rec.Record, part: p, read: r, index: i, place: store.Place{Order: rec.Seq, Seq: rec.Seq}}
+		m.retained.add(1, len(rec.Payload))
+	}
+	for i := range r.items {
+		m.takeRecord(&r.items[i], &sp.Records[i])
+	}
+	return true
+}
+
+// owned finds the partition of a part. The session may have claimed it, or lost it, while the read was out: its epoch
+// tells.
+func (m *Machine) owned(sp *store.Part) *part {
+	p := m.parts[sp.Partition]
+	if p != nil && p.epoch < sp.Epoch {
+		m.drop(p.id)
+		p = nil
+	}
+	if p == nil && sp.Epoch > m.epochs[sp.Partition] {
+		p = &part{id: sp.Partition, epoch: sp.Epoch, since: never}
+		m.parts[p.id] = p
+	}
+	if p == nil || p.epoch != sp.Epoch {
+		return nil
+	}
+	return p
+}
+
+func (m *Machine) takeRecord(it *item, rec *store.Record) {
+	switch {
+	case rec.Ahead:
+		m.schedule(it)
+	case rec.Key == "":
+		m.makeReady(it)
+	default:
+		it.lane = m.lane(it.part, rec.Key)
+		if rec.Blocked || it.lane.shut() {
+			m.parkBehind(it)
+		} else {
+			m.enqueue(it)
+		}
+	}
+}
+
+// idle reports that nothing can be published now, so that there is no point in fetching parked messages.
+func (m *Machine) idle() bool {
+	return m.breaker.state == breakerOpen || m.settleBad > 0 || m.delayed > m.now
+}
+
+func (m *Machine) askable() bool {
+	return !m.heads.out && !m.stopping && len(m.parts) > 0 && !m.idle()
+}
+
+func (m *Machine) askHeads() {
+	if !m.askable() || m.now < m.heads.at {
+		return
+	}
+	e := ReadHeads{Max: headsAtOnce}
+	for _, p := range m.parts {
+		if !p.leaving {
+			e.Partitions = append(e.Partitions, p.id)
+		}
+	}
+	if len(e.Partitions) == 0 {
+		m.heads.at = m.now + headsEvery
+		return
+	}
+	m.heads.out = true
+	m.do(e)
+}
+
+func (m *Machine) headsDone(e HeadsDone) {
+	m.heads.out = false
+	m.heads.at = m.now + headsEvery
+	if e.Err != nil {
+		m.broken(e.Err)
+		return
+	}
+	if e.Heads.Next > 0 {
+		m.heads.at = m.now + min(headsEvery, max(e.Heads.Next, m.rules.PollMin))
+	}
+	if len(e.Heads.Due) >= headsAtOnce {
+		m.heads.at = m.now + m.rules.PollMin
+	}
+	for i := range e.Heads.Due {
+		m.takeHead(&e.Heads.Due[i])
+	}
+}
+
+// takeHead starts to release a parked message. One whose key is in use, or that is in memory already, comes again.
+func (m *Machine) takeHead(r *store.Parked) {
+	p := m.parts[r.Partition]
+	if p == nil || p.leaving {
+		return
+	}
+	if r.Key == "" {
+		if m.loose[r.ID] == nil {
+			it := m.parkedItem(r, p, nil)
+			m.loose[r.ID] = it
+			m.makeReady(it)
+		}
+		return
+	}
+	if m.lanes[store.Key{Partition: p.id, Key: r.Key}] != nil {
+		return
+	}
+	l := m.lane(p, r.Key)
+	l.releasing = true
+	m.enqueue(m.parkedItem(r, p, l))
+}

@@ -1,0 +1,111 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/relay/core"
+	"github.com/onwardhq/onward/store"
+)
+
+func (r *Relay) publishTimeout() time.Duration {
+	if d := r.config.Sinks[0].PublishTimeout; d != 0 {
+		return d
+	}
+	return 10 * time.Second
+}
+
+// noteLease keeps count of partitions that come and go, and says so.
+func (t *turn) noteLease(e core.Event) {
+	switch e := e.(type) {
+	case core.RenewFailed:
+		t.relay.log.Warn("lease not renewed", "error", e.Err)
+	case core.GaveBack:
+		if e.Err != nil {
+			return
+		}
+		for _, p := range e.Partitions {
+			delete(t.owned, p)
+		}
+		t.released += len(e.Partitions)
+		t.relay.log.Info("gave partitions back", "partitions", len(e.Partitions), "owned", len(t.owned))
+	case core.Leased:
+		gained := 0
+		for _, o := range e.Lease.Owned {
+			if t.owned[o.Partition] != o.Epoch {
+				gained++
+			}
+		}
+		lost := len(t.owned) + gained - len(e.Lease.Owned)
+		clear(t.owned)
+		for _, o := range e.Lease.Owned {
+			t.owned[o.Partition] = o.Epoch
+		}
+		t.gained += gained
+		if gained > 0 || lost > 0 || e.Lease.Relays != t.relays {
+			t.relay.log.Info("leases", "owned", len(t.owned), "gained", gained, "relays", e.Lease.Relays)
+		}
+		t.relays = e.Lease.Relays
+	}
+}
+
+// round tells the observer what happened since the last one.
+func (t *turn) round() {
+	now := time.Now()
+	c, last := t.machine.Counters(), t.reported
+	t.noteBroker(now)
+	if o := t.relay.config.Observer; o != nil {
+		r := Round{
+			Sink: t.relay.config.Sinks[0].Name, Read: c.Read - last.Read, Published: c.Published - last.Published,
+			Duplicates: c.Duplicates - last.Duplicates, Retried: c.Retried - last.Retried, Parked: c.Parked - last.Parked,
+			Dead: c.Dead - last.Dead, Settled: c.Settled - last.Settled, Gained: t.gained, Released: t.released,
+			Owned: len(t.owned), Relays: t.relays, BreakerOpen: t.machine.BreakerOpen(), Took: now.Sub(t.rounded),
+			Outcomes: map[broker.Outcome]int{},
+		}
+		r.InFlight, r.Keys = t.machine.Backlog()
+		for o := range c.Outcomes {
+			if n := c.Outcomes[o] - last.Outcomes[o]; n > 0 {
+				r.Outcomes[broker.Outcome(o)] = n //nolint:gosec // a handful of outcomes
+			}
+		}
+		o.Round(r)
+	}
+	t.reported, t.rounded, t.gained, t.released = c, now, 0, 0
+}
+
+// noteBroker says when publishing stops and goes on.
+func (t *turn) noteBroker(now time.Time) {
+	open := t.machine.BreakerOpen()
+	switch {
+	case !open && t.absent:
+		t.relay.log.Info("the broker takes messages again")
+	case open && t.absent && now.Sub(t.quiet) > 10*time.Second:
+		t.relay.log.Warn("still waiting for the broker: nothing is published, no message pays for it")
+		t.quiet = now
+	}
+	t.absent = open && t.absent
+}
+
+// noteProbe says why the broker is not used.
+func (t *turn) noteProbe(err error) {
+	if err == nil || t.absent {
+		return
+	}
+	t.absent, t.quiet = true, time.Now()
+	log := t.relay.log.With("sink", t.relay.config.Sinks[0].Name, "error", err)
+	if hint := outbox.Hint(err); hint != "" {
+		log = log.With("hint", hint)
+	}
+	log.Warn("waiting for the broker: nothing is published, no message pays for it")
+}
+
+// logDead says which messages gave up.
+func (t *turn) logDead(s store.Settlement) {
+	for _, v := range s.Verdicts {
+		if v.To == store.Dead {
+			t.relay.log.Warn("dead letter", "id", v.ID.String(), "partition", v.Partition, "seq", v.Seq, "attempts", v.Attempts,
+				"code", string(v.Code), "error", v.Error, "holds_its_key", v.Blocks)
+		}
+	}
+}

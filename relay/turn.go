@@ -1,0 +1,276 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/onwardhq/onward/relay/core"
+	"github.com/onwardhq/onward/store"
+)
+
+// A turn serves a session from one load of it to the next: the machine, owned by the goroutine of run, and one goroutine
+// for each kind of I/O, which asks the session for one thing at a time. All of them end with the turn.
+//
+//	run     the machine's events and effects
+//	read    Session.Read
+//	settle  Session.Settle
+//	parked  Session.Heads and Session.Followers
+//	lease   Session.Renew and Session.GiveBack
+//	call    Publisher.Publish and Publisher.Check, one goroutine for each call
+type turn struct {
+	relay   *Relay
+	session store.Session
+	machine *core.Machine
+	start   time.Time
+
+	reads     chan core.Read
+	settles   chan core.Settle
+	asks      chan core.Effect // ReadHeads, ReadFollowers
+	givebacks chan core.GiveBack
+	events    chan core.Event
+	leases    chan core.Event // unbuffered: a worker that does not turn is not renewed
+	answers   answers
+	pipeline  pipeline
+	timer     *time.Timer
+
+	stopping atomic.Bool
+	owned    map[int]int64
+	relays   int
+	reported core.Counters
+	gained   int
+	released int
+	rounded  time.Time
+	quiet    time.Time // when the broker's absence was last logged
+	absent   bool
+}
+
+// serve runs turns on a session until it ends. Only a graceful end, or a session that is over, returns.
+func (r *Relay) serve(ctx context.Context, session store.Session) error {
+	for {
+		t := r.newTurn(session)
+		err := t.run(ctx)
+		switch {
+		case err == nil:
+			return r.leave(session)
+		case errors.Is(err, store.ErrFenced):
+			return err
+		case !errors.Is(err, store.ErrReload):
+			return errors.Join(err, r.leave(session))
+		case ctx.Err() != nil:
+			return r.leave(session)
+		}
+		r.log.Warn("loading the session again from the database", "reason", err)
+	}
+}
+
+// leave gives everything back; what it cannot is taken over when the lease ends.
+func (r *Relay) leave(session store.Session) error {
+	ctx, cancel := context.WithTimeout(context.Background(), max(r.config.Heartbeat, time.Second))
+	defer cancel()
+	if err := session.Close(ctx); err != nil && !errors.Is(err, store.ErrFenced) {
+		r.log.Warn("leases not given back: others take over when they end", "error", err)
+		return nil
+	}
+	r.log.Info("stopped: everything settled and given back")
+	return nil
+}
+
+func (r *Relay) newTurn(session store.Session) *turn {
+	t := &turn{
+		relay: r, session: session, machine: core.New(r.rules), start: time.Now(),
+		reads: make(chan core.Read, 1), settles: make(chan core.Settle, 1), asks: make(chan core.Effect, 2),
+		givebacks: make(chan core.GiveBack, 1), events: make(chan core.Event, 16), leases: make(chan core.Event),
+		owned: map[int]int64{}, rounded: time.Now(),
+	}
+	t.answers.ready = make(chan struct{}, 1)
+	t.timer = time.NewTimer(time.Hour)
+	return t
+}
+
+// run is the machine's goroutine. nil: stopped gracefully.
+func (t *turn) run(ctx context.Context) error {
+	io, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var workers sync.WaitGroup
+	for _, work := range []func(context.Context){t.read, t.settle, t.parked, t.lease} {
+		workers.Add(1)
+		go func() { defer workers.Done(); work(io) }()
+	}
+	defer func() {
+		cancel()
+		t.timer.Stop()
+		workers.Wait()
+	}()
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	done := ctx.Done()
+	var grace <-chan time.Time
+	var batch []core.Event
+	events := []core.Event{core.Tick{}}
+	for {
+		if over, err := t.do(io, t.machine.Step(time.Since(t.start), events...)); over {
+			t.round()
+			return err
+		}
+		events = batch[:0]
+		select {
+		case e := <-t.events:
+			events = append(events, e)
+		case e := <-t.leases:
+			t.noteLease(e)
+			events = append(events, e)
+		case <-t.answers.ready:
+		case <-t.timer.C:
+			events = append(events, core.Tick{})
+		case <-second.C:
+			t.round()
+		case <-done:
+			done = nil
+			t.stopping.Store(true)
+			t.relay.log.Info("stopping: finishing what is in flight")
+			grace = time.After(t.relay.config.ShutdownGrace)
+			events = append(events, core.Stop{})
+		case <-grace:
+			return errGrace
+		}
+		events = t.more(events)
+		for _, e := range events {
+			if p, ok := e.(core.Probed); ok {
+				t.noteProbe(p.Err)
+			}
+		}
+		batch = events
+	}
+}
+
+var errGrace = errors.New("what was in flight did not end within the shutdown grace: it will be published again")
+
+// more adds what has come meanwhile, so that one step takes it all.
+func (t *turn) more(events []core.Event) []core.Event {
+	for {
+		select {
+		case e := <-t.events:
+			events = append(events, e)
+			continue
+		default:
+		}
+		break
+	}
+	if as := t.answers.take(); len(as) > 0 {
+		events = append(events, core.Published{Answers: as})
+	}
+	return events
+}
+
+// do turns effects into I/O. over: the turn has ended.
+func (t *turn) do(io context.Context, effects []core.Effect) (over bool, err error) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case core.Read:
+			t.reads <- e
+		case core.Settle:
+			t.logDead(e.Settlement)
+			t.settles <- e
+		case core.ReadHeads, core.ReadFollowers:
+			t.asks <- e
+		case core.GiveBack:
+			t.givebacks <- e
+		case core.Publish:
+			t.publish(io, e)
+		case core.Probe:
+			go t.probe(io)
+		case core.Timer:
+			t.timer.Reset(max(0, e.At-time.Since(t.start)))
+		case core.Reload:
+			return true, e.Err
+		case core.Stopped:
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// tell hands an event to the machine, or drops it when the turn has ended.
+func (t *turn) tell(io context.Context, to chan core.Event, e core.Event) {
+	select {
+	case to <- e:
+	case <-io.Done():
+	}
+}
+
+func (t *turn) read(io context.Context) {
+	for {
+		select {
+		case <-io.Done():
+			return
+		case e := <-t.reads:
+			page, err := t.session.Read(io, e.Room)
+			t.tell(io, t.events, core.ReadDone{Page: page, Err: err})
+		}
+	}
+}
+
+func (t *turn) settle(io context.Context) {
+	for {
+		select {
+		case <-io.Done():
+			return
+		case e := <-t.settles:
+			settled, err := t.session.Settle(io, e.Settlement)
+			t.tell(io, t.events, core.Settled{Settled: settled, Err: err})
+		}
+	}
+}
+
+func (t *turn) parked(io context.Context) {
+	for {
+		select {
+		case <-io.Done():
+			return
+		case e := <-t.asks:
+			switch e := e.(type) {
+			case core.ReadHeads:
+				heads, err := t.session.Heads(io, e.Partitions, e.Max)
+				t.tell(io, t.events, core.HeadsDone{Heads: heads, Err: err})
+			case core.ReadFollowers:
+				records, err := t.session.Followers(io, e.Key, store.Place{}, e.Room)
+				t.tell(io, t.events, core.FollowersDone{Key: e.Key, Records: records, Err: err})
+			}
+		}
+	}
+}
+
+// lease renews every tenth of a heartbeat, or sooner where a foreign lease may run out, and gives back.
+func (t *turn) lease(io context.Context) {
+	every := t.relay.config.Heartbeat / 10
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		select {
+		case <-io.Done():
+			return
+		case e := <-t.givebacks:
+			err := t.session.GiveBack(io, e.Partitions)
+			t.tell(io, t.leases, core.GaveBack{Partitions: e.Partitions, Err: err})
+		case <-wait.C:
+			lease, err := t.session.Renew(io, !t.stopping.Load())
+			wait.Reset(t.renewed(io, lease, err, every))
+		}
+	}
+}
+
+func (t *turn) renewed(io context.Context, lease store.Lease, err error, every time.Duration) time.Duration {
+	if err != nil {
+		if io.Err() == nil {
+			t.tell(io, t.leases, core.RenewFailed{Err: err})
+		}
+		return max(every, 50*time.Millisecond)
+	}
+	t.tell(io, t.leases, core.Leased{Lease: lease, Until: lease.Until.Sub(t.start)})
+	if lease.Recheck > 0 {
+		return min(every, max(lease.Recheck, 10*time.Millisecond))
+	}
+	return every
+}
