@@ -17,7 +17,6 @@ func (m *Machine) succeeded(it *item, r broker.Result) {
 		m.counters.Duplicates++
 	}
 	m.pending.published++
-	m.pending.start(m.now)
 	if it.parked {
 		m.away(it, m.newVerdict(it, store.Verdict{To: store.Out, Position: m.position(r)}))
 		return

@@ -1,0 +1,620 @@
+package core
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// script plays the shell: it steps a machine and keeps what the machine asks for until the test answers it.
+type script struct {
+	t       *testing.T
+	m       *Machine
+	now     time.Duration
+	reads   []Read
+	settles []Settle
+	asks    []Effect
+	flights []*flight
+	given   [][]int
+	probes  int
+	ended   Effect
+	seq     int64
+	read    uint64
+	timer   time.Duration
+}
+
+// flight is one message in flight.
+type flight struct {
+	ticket uint64
+	index  int
+	env    broker.Envelope
+}
+
+func play(t *testing.T, rules Rules, partitions ...int) *script {
+	t.Helper()
+	if rules.Rand == nil {
+		rules.Rand = rand.New(rand.NewPCG(1, 2))
+	}
+	s := &script{t: t, m: New(rules)}
+	lease := store.Lease{}
+	for _, p := range partitions {
+		lease.Owned = append(lease.Owned, store.Owned{Partition: p, Epoch: 1})
+	}
+	s.step(Leased{Lease: lease, Until: time.Hour})
+	s.step(Probed{})
+	s.m.breaker.state = breakerClosed
+	return s
+}
+
+func (s *script) step(events ...Event) {
+	s.t.Helper()
+	for _, e := range s.m.Step(s.now, events...) {
+		switch e := e.(type) {
+		case Read:
+			s.reads = append(s.reads, e)
+		case Settle:
+			s.settles = append(s.settles, e)
+		case ReadHeads, ReadFollowers:
+			s.asks = append(s.asks, e)
+		case Publish:
+			for i := range e.Batch {
+				s.flights = append(s.flights, &flight{e.Ticket, i, e.Batch[i]})
+			}
+		case GiveBack:
+			s.given = append(s.given, e.Partitions)
+		case Probe:
+			s.probes++
+		case Timer:
+			s.timer = e.At
+		case Reload, Stopped:
+			s.ended = e
+		}
+	}
+}
+
+func (s *script) after(d time.Duration) {
+	s.t.Helper()
+	s.now += d
+	s.step(Tick{})
+}
+
+// give answers the read that is out with messages of partition 0: "k" is a message of key k, "-" one without a key, "k!"
+// one whose key was blocked when it was read, "k+" one whose time is ahead.
+func (s *script) give(texts ...string) {
+	s.t.Helper()
+	if len(s.reads) == 0 {
+		s.t.Fatal("no read is out")
+	}
+	s.reads = s.reads[1:]
+	s.read++
+	page := store.Page{No: s.read}
+	if len(texts) > 0 {
+		page.Parts = []store.Part{{Owned: store.Owned{Partition: 0, Epoch: 1}}}
+	}
+	for _, text := range texts {
+		s.seq++
+		r := store.Record{Blocked: strings.HasSuffix(text, "!"), Ahead: strings.HasSuffix(text, "+")}
+		r.Seq = s.seq
+		r.ID = outbox.ID{15: byte(s.seq), 14: byte(s.seq >> 8)}
+		r.Topic = "t"
+		if key := strings.TrimRight(text, "!+"); key != "-" {
+			r.Key = key
+		}
+		page.Parts[0].Records = append(page.Parts[0].Records, r)
+	}
+	s.step(ReadDone{Page: page})
+}
+
+// flying lists what is in flight, as key+seq.
+func (s *script) flying() string {
+	var out []string
+	for _, f := range s.flights {
+		out = append(out, fmt.Sprintf("%s%d", f.env.Key, f.env.Seq))
+	}
+	return strings.Join(out, " ")
+}
+
+// answer answers a message in flight.
+func (s *script) answer(seq int64, o broker.Outcome) {
+	s.t.Helper()
+	i := slices.IndexFunc(s.flights, func(f *flight) bool { return f.env.Seq == seq })
+	if i < 0 {
+		s.t.Fatalf("message %d is not in flight: %s", seq, s.flying())
+	}
+	f := s.flights[i]
+	s.flights = slices.Delete(s.flights, i, i+1)
+	s.step(Published{Answers: []Answer{{Ticket: f.ticket, Index: f.index, Result: broker.Result{Outcome: o, Code: "test/code"}}}})
+}
+
+// settle waits for the next settlement and confirms it. It is described as "done 3; park 4 retry; ...".
+func (s *script) settle() string {
+	s.t.Helper()
+	text := s.peekSettle()
+	s.settles = s.settles[1:]
+	s.step(Settled{})
+	return text
+}
+
+func (s *script) peekSettle() string {
+	s.t.Helper()
+	if len(s.settles) == 0 {
+		s.after(20 * time.Millisecond)
+	}
+	if len(s.settles) == 0 {
+		s.t.Fatal("no settlement is out")
+	}
+	var out []string
+	for _, d := range s.settles[0].Settlement.Done {
+		out = append(out, fmt.Sprintf("done %d of read %d", d.N, d.Read))
+	}
+	for _, v := range s.settles[0].Settlement.Verdicts {
+		word := map[store.To]string{store.Out: "out", store.Park: "park", store.Dead: "dead"}[v.To]
+		text := fmt.Sprintf("%s %d", word, v.Seq)
+		if v.Reason != "" {
+			text += " " + string(v.Reason)
+		}
+		if v.FromParked {
+			text += " again"
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "; ")
+}
+
+// heads answers ReadHeads with parked heads.
+func (s *script) heads(due ...store.Parked) {
+	s.t.Helper()
+	for range 3 {
+		if i := slices.IndexFunc(s.asks, func(e Effect) bool { _, ok := e.(ReadHeads); return ok }); i >= 0 {
+			s.asks = slices.Delete(s.asks, i, i+1)
+			s.step(HeadsDone{Heads: store.Heads{Due: due}})
+			return
+		}
+		s.after(time.Second)
+	}
+	s.t.Fatal("heads are not asked for")
+}
+
+func (s *script) followers(rows ...store.Parked) {
+	s.t.Helper()
+	i := slices.IndexFunc(s.asks, func(e Effect) bool { _, ok := e.(ReadFollowers); return ok })
+	if i < 0 {
+		s.t.Fatal("followers are not asked for")
+	}
+	key := s.asks[i].(ReadFollowers).Key
+	s.asks = slices.Delete(s.asks, i, i+1)
+	s.step(FollowersDone{Key: key, Records: rows})
+}
+
+func parked(key string, seq int64, attempts int) store.Parked {
+	p := store.Parked{Place: store.Place{Order: seq, Seq: seq}, Reason: store.ReasonRetry, Attempts: attempts}
+	p.Seq, p.Key, p.Topic, p.ID = seq, key, "t", outbox.ID{15: byte(seq)}
+	return p
+}
+
+func (s *script) want(what, got, want string) {
+	s.t.Helper()
+	if got != want {
+		s.t.Fatalf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+func TestOneMessageOfAKeyIsInFlightAndKeysGoInParallel(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("a", "a", "b", "-", "-")
+	s.want("in flight", s.flying(), "a1 b3 4 5")
+	s.answer(1, broker.Accepted)
+	s.want("in flight", s.flying(), "b3 4 5 a2")
+	s.answer(3, broker.Accepted)
+	s.answer(4, broker.Duplicate)
+	s.answer(5, broker.Accepted)
+	s.answer(2, broker.Accepted)
+	s.want("settlement", s.settle(), "done 5 of read 1")
+	if n, keys := s.m.Backlog(); n != 0 || keys != 0 {
+		t.Errorf("state is left: %d messages, %d keys", n, keys)
+	}
+}
+
+func TestSettleOnlyThePrefixThatIsDecided(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("a", "b", "c")
+	s.answer(1, broker.Accepted)
+	s.answer(3, broker.Accepted)
+	s.want("settlement", s.settle(), "done 1 of read 1")
+	s.answer(2, broker.Accepted)
+	s.want("settlement", s.settle(), "done 3 of read 1")
+}
+
+func TestAFailureParksItsKeyAloneAndBehindIt(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("a", "a", "b")
+	s.answer(1, broker.Retry)
+	s.answer(3, broker.Accepted)
+	s.give("a", "b")
+	s.want("in flight", s.flying(), "b5")
+	s.want("settlement", s.settle(), "done 3 of read 1; done 1 of read 2; park 1 retry; park 2 behind; park 4 behind")
+	v := s.m // the key has no state once its parked rows are in the database and no read is out that does not know them
+	s.give() // the read that was out
+	s.answer(5, broker.Accepted)
+	if _, keys := v.Backlog(); keys != 0 {
+		t.Errorf("%d keys have state in memory after everything was settled", keys)
+	}
+}
+
+func TestAReadThatWasOutWhenAKeyWasParkedDoesNotOvertake(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("a")
+	s.answer(1, broker.Retry)
+	s.settle() // a read is out since before: its flags do not know the parked row
+	s.give("a")
+	s.want("in flight", s.flying(), "")
+	s.want("settlement", s.settle(), "done 1 of read 2; park 2 behind")
+}
+
+func TestAMessageWhoseKeyWasBlockedIsParkedBehind(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("a!", "b", "a", "c+")
+	s.want("in flight", s.flying(), "b2")
+	s.answer(2, broker.Accepted)
+	s.want("settlement", s.settle(), "done 4 of read 1; park 1 behind; park 3 behind; park 4 scheduled")
+}
+
+func TestAParkedKeyIsReleasedInOrder(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.heads(parked("a", 101, 1))
+	s.want("in flight", s.flying(), "a101")
+	s.heads(parked("a", 101, 1)) // it is still due in the database
+	s.want("in flight", s.flying(), "a101")
+	s.answer(101, broker.Accepted)
+	s.want("settlement", s.settle(), "out 101 again")
+	s.followers(parked("a", 102, 0), parked("a", 103, 0))
+	s.want("in flight", s.flying(), "a102")
+	s.give("a!") // read while rows were parked
+	s.answer(102, broker.Accepted)
+	s.answer(103, broker.Accepted)
+	s.want("settlement", s.settle(), "done 1 of read 1; park 1 behind; out 102 again; out 103 again")
+	s.followers(parked("a", 1, 0))
+	s.give("a") // read after all was released: still behind what is on its way
+	s.want("in flight", s.flying(), "a1")
+	s.answer(1, broker.Accepted)
+	s.settle()
+	s.followers(parked("a", 2, 0))
+	s.answer(2, broker.Accepted)
+	s.settle()
+	s.followers()
+	s.give()
+	if _, keys := s.m.Backlog(); keys != 0 {
+		t.Errorf("%d keys have state in memory", keys)
+	}
+	s.after(100 * time.Millisecond)
+	s.give("a")
+	s.want("in flight", s.flying(), "a3")
+}
+
+func TestAttemptsEndInADeadLetterThatHoldsItsKey(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Retry: Retry{Attempts: 3}}, 0)
+	head := parked("a", 7, 5)
+	head.Before = 3 // requeued after three: this is the last of the new budget
+	s.heads(head)
+	s.answer(7, broker.Retry)
+	s.peekSettle()
+	v := s.settles[0].Settlement.Verdicts[0]
+	if v.To != store.Dead || !v.Blocks || !v.FromParked || v.Code != CodeAttemptsExhausted || v.Attempts != 6 || v.Tried.No != 6 {
+		t.Errorf("verdict is %+v, want a blocking dead letter after attempt 6", v)
+	}
+}
+
+func TestSkippingTopicsLetTheirKeyGoOn(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Topic: func(string) Topic { return Topic{Skips: true} }}, 0)
+	s.give("a", "a")
+	s.answer(1, broker.Rejected)
+	s.want("in flight", s.flying(), "a2")
+	s.answer(2, broker.Accepted)
+	s.want("settlement", s.settle(), "done 2 of read 1; dead 1")
+}
+
+func TestTopicRulesMakeDeadLettersInTurn(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Topic: func(string) Topic { return Topic{RequireKey: true} }}, 0)
+	s.give("a", "-")
+	s.want("in flight", s.flying(), "a1")
+	s.answer(1, broker.Accepted)
+	s.want("settlement", s.peekSettle(), "done 2 of read 1; dead 2")
+	if v := s.settles[0].Settlement.Verdicts[0]; v.Code != outbox.ErrKeyRequired.Code || v.Blocks {
+		t.Errorf("verdict is %+v", v)
+	}
+}
+
+func TestAnUnavailableBrokerCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("a", "a")
+	for range 5 {
+		s.want("in flight", s.flying(), "a1")
+		s.answer(1, broker.Unavailable)
+	}
+	s.want("in flight", s.flying(), "")
+	probes := s.probes
+	s.after(2 * time.Second)
+	if s.probes != probes+1 {
+		t.Fatalf("%d probes, want one more than %d", s.probes, probes)
+	}
+	s.step(Probed{Err: store.ErrNotFound})
+	s.after(10 * time.Second)
+	s.step(Probed{})
+	s.want("in flight", s.flying(), "a1") // one message shows whether it takes again
+	if got := s.flights[0].env.Attempt; got != 1 {
+		t.Errorf("attempt is %d, want 1", got)
+	}
+	s.answer(1, broker.Accepted)
+	s.want("in flight", s.flying(), "a2")
+}
+
+func TestAnOpenBreakerLetsOneMessageThroughFirst(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.m.breaker.state = breakerHalf
+	s.give("a", "b", "c")
+	s.want("in flight", s.flying(), "a1")
+	s.answer(1, broker.Accepted)
+	s.want("in flight", s.flying(), "b2 c3")
+}
+
+func TestThrottlingDelaysTheSinkNotTheKey(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("a", "b")
+	f := s.flights[0]
+	s.flights = nil
+	s.step(Published{Answers: []Answer{{f.ticket, f.index, broker.Result{Outcome: broker.Throttled, After: 3 * time.Second}}}})
+	s.after(2900 * time.Millisecond)
+	s.want("in flight", s.flying(), "")
+	s.after(100 * time.Millisecond)
+	if got := s.flying(); !strings.Contains(got, "a1") && !strings.Contains(got, "b2") {
+		t.Errorf("in flight: %q", got)
+	}
+}
+
+func TestTheThirdUnansweredInARowCountsIfOthersGetThrough(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Breaker: Breaker{Failures: 100}}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.give("a", "-", "-", "-")
+	s.answer(2, broker.Uncertain)
+	s.answer(2, broker.Uncertain)
+	s.answer(2, broker.Uncertain) // nobody else got through: no attempt
+	s.want("in flight", s.flying(), "3 4 5 a2")
+	s.answer(3, broker.Accepted)
+	s.answer(2, broker.Uncertain)
+	s.answer(4, broker.Accepted)
+	s.answer(5, broker.Accepted)
+	s.want("settlement", s.settle(), "done 1 of read 1; done 4 of read 2; park 2 retry")
+}
+
+func TestAPublisherThatDoesNotAnswerIsUncertain(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{PublishTimeout: 5 * time.Second}, 0)
+	s.give("a")
+	first := s.flights[0]
+	s.flights = nil
+	s.after(4900 * time.Millisecond)
+	s.want("in flight", s.flying(), "")
+	s.after(200 * time.Millisecond)
+	if s.m.Counters().Outcomes[broker.Uncertain] != 1 {
+		t.Fatal("no uncertain outcome after the publish timeout")
+	}
+	s.step(Published{Answers: []Answer{{first.ticket, first.index, broker.Result{Outcome: broker.Retry}}}}) // too late: it says nothing any more
+	if s.m.Counters().Retried != 0 {
+		t.Error("a late answer was taken")
+	}
+}
+
+func TestTheWindowBoundsWhatIsPublishedAndNotSettled(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Messages: 3}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.settle()
+	s.give("-", "-", "-", "-", "-")
+	s.want("in flight", s.flying(), "2 3 4")
+	s.answer(2, broker.Accepted)
+	s.answer(3, broker.Accepted)
+	s.want("in flight", s.flying(), "4") // two are published and not settled
+	s.settle()
+	s.want("in flight", s.flying(), "4 5")
+	s.settle()
+	s.want("in flight", s.flying(), "4 5 6")
+}
+
+func TestAFullWindowLetsTheMessageInFrontGo(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Messages: 3}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.settle()
+	s.give("a", "a", "b", "c", "d")
+	s.want("in flight", s.flying(), "a2 b4 c5")
+	s.answer(4, broker.Accepted)
+	s.answer(5, broker.Accepted)
+	s.answer(2, broker.Accepted) // 3 is in front, and 4 and 5 wait for it in the window
+	s.want("in flight", s.flying(), "a3")
+}
+
+func TestASettleThatFailsClosesTheTapAndIsRepeatedAsItIs(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	first := s.peekSettle()
+	s.settles = nil
+	s.step(Settled{Err: outbox.ErrNoTransaction})
+	s.give("-", "-")
+	s.want("in flight", s.flying(), "")
+	s.after(200 * time.Millisecond)
+	s.want("settlement", s.peekSettle(), first)
+	s.settle()
+	s.want("in flight", s.flying(), "2 3")
+}
+
+func TestNothingIsPublishedWhenTheLeaseIsNearlyOver(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{LeaseMargin: time.Second}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.settle()
+	s.step(Leased{Lease: store.Lease{Owned: []store.Owned{{Partition: 0, Epoch: 1}}}, Until: s.now + 1500*time.Millisecond})
+	s.now += 600 * time.Millisecond
+	s.give("-")
+	s.want("in flight", s.flying(), "")
+	s.step(Leased{Lease: store.Lease{Owned: []store.Owned{{Partition: 0, Epoch: 1}}}, Until: s.now + 15*time.Second})
+	s.want("in flight", s.flying(), "2")
+}
+
+func TestAVoidSessionEndsTheMachine(t *testing.T) {
+	t.Parallel()
+	for _, e := range []Event{ReadDone{Err: store.ErrReload}, HeadsDone{Err: store.ErrFenced}, RenewFailed{Err: store.ErrReload}} {
+		s := play(t, Rules{}, 0)
+		s.step(e)
+		if _, ok := s.ended.(Reload); !ok {
+			t.Errorf("after %T: ended with %v, want Reload", e, s.ended)
+		}
+		s.step(Tick{})
+	}
+}
+
+func TestStopFinishesWhatIsInFlightAndWhatLiesBeforeIt(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.settle()
+	s.give("a", "a", "b", "a")
+	s.want("in flight", s.flying(), "a2 b4")
+	s.answer(4, broker.Accepted) // 3 waits behind 2, and 4 is published behind both; 5 need not go any more
+	s.step(Stop{})
+	s.answer(2, broker.Accepted)
+	s.answer(3, broker.Accepted)
+	got := ""
+	for s.ended == nil {
+		got = s.settle()
+	}
+	if _, ok := s.ended.(Stopped); !ok {
+		t.Fatalf("ended with %T", s.ended)
+	}
+	s.want("in flight", s.flying(), "")
+	s.want("last settlement", got, "done 3 of read 2")
+}
+
+func TestSurplusIsSettledAndGivenBack(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 0, 1, 2)
+	s.give("-")
+	lease := store.Lease{Surplus: 2}
+	for p := range 3 {
+		lease.Owned = append(lease.Owned, store.Owned{Partition: p, Epoch: 1})
+	}
+	s.step(Leased{Lease: lease, Until: time.Hour})
+	if len(s.given) != 1 || !slices.Equal(s.given[0], []int{1, 2}) {
+		t.Fatalf("given back %v, want the idle ones", s.given)
+	}
+	s.step(Leased{Lease: lease, Until: time.Hour}) // not twice
+	s.step(GaveBack{Partitions: []int{1, 2}})
+	s.step(Leased{Lease: store.Lease{Owned: lease.Owned}, Until: time.Hour}) // an old answer does not bring them back
+	if len(s.given) != 1 || len(s.m.parts) != 1 {
+		t.Errorf("given back %v, holds %d partitions", s.given, len(s.m.parts))
+	}
+}
+
+func TestAPartitionReadBeforeItsLeaseWasToldIsTaken(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{}, 5)
+	s.give("-") // of partition 0, which was claimed meanwhile
+	s.want("in flight", s.flying(), "1")
+}
+
+func TestAPipelineSendsAKeyInOrderAndGoesBackToTheOneThatFailed(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Pipeline: true, Breaker: Breaker{Failures: 100}}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.give("a", "a", "a")
+	s.want("in flight", s.flying(), "a2 a3 a4")
+	s.answer(2, broker.Unavailable)
+	s.answer(3, broker.Retry) // because 2 failed
+	s.want("in flight", s.flying(), "a4")
+	s.answer(4, broker.Retry)
+	s.want("in flight", s.flying(), "a2 a3 a4")
+	s.answer(2, broker.Accepted)
+	s.answer(3, broker.Retry)
+	s.answer(4, broker.Retry)
+	s.want("settlement", s.settle(), "done 1 of read 1; done 3 of read 2; park 3 retry; park 4 behind")
+}
+
+func TestASlowKeyIsParkedOnceAPageWaitsBehindItAndItsAnswerTakesTheRowAway(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Page: 4}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.settle()
+	s.give("a", "b", "b", "a")
+	s.answer(3, broker.Accepted)
+	s.answer(4, broker.Accepted)
+	s.after(900 * time.Millisecond)
+	s.want("in flight", s.flying(), "a2")
+	s.after(300 * time.Millisecond)
+	s.after(300 * time.Millisecond)
+	s.want("settlement", s.settle(), "done 4 of read 2; park 2 retry; park 5 behind")
+	s.answer(2, broker.Accepted)
+	s.want("settlement", s.settle(), "out 2 again")
+}
+
+func TestAParkAndItsUnparkStrikeEachOtherOut(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Page: 2, SettleEvery: time.Minute}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.give("a", "a")
+	s.after(1100 * time.Millisecond)
+	s.after(300 * time.Millisecond)
+	s.answer(2, broker.Accepted)
+	s.after(time.Minute)
+	s.want("settlement", s.settle(), "done 1 of read 1; done 2 of read 2; park 3 behind")
+}
+
+func TestBackoffDoublesWithFullJitterOrIsFixed(t *testing.T) {
+	t.Parallel()
+	m := New(Rules{Retry: Retry{First: time.Second, Max: 10 * time.Second}, Rand: rand.New(rand.NewPCG(1, 2))})
+	for n, most := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 9: 10 * time.Second} {
+		high := time.Duration(0)
+		for range 1000 {
+			d := m.backoff(n)
+			if d < 0 || d > most {
+				t.Fatalf("backoff %d is %v, above %v", n, d, most)
+			}
+			high = max(high, d)
+		}
+		if high < most*9/10 {
+			t.Errorf("backoff %d never came near %v: %v", n, most, high)
+		}
+	}
+	m = New(Rules{Retry: Retry{Fixed: true, First: time.Minute}, Rand: rand.New(rand.NewPCG(1, 2))})
+	if d := m.backoff(7); d != time.Minute {
+		t.Errorf("fixed backoff is %v", d)
+	}
+}
