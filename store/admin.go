@@ -61,6 +61,7 @@ type Act struct {
 	ID     outbox.ID
 	Actor  string // who; empty: the database's user
 	Reason string
+	DryRun bool // find out whether it would be refused, and change nothing
 }
 
 // Filter selects messages; empty fields select everything. The names are those of the CLI.
@@ -104,8 +105,9 @@ type SinkState struct {
 
 // DeadList is a page of dead letters.
 type DeadList struct {
-	Dead []DeadInfo
-	Next string
+	Dead    []DeadInfo
+	Next    string // pass as Filter.After for the next page; empty: this was the last
+	Partial bool   // the search read 100,000 rows and stopped: go on from Next
 }
 
 // DeadInfo is a dead letter.
@@ -147,6 +149,7 @@ type SinkStatus struct {
 	Parked          map[Reason]int64
 	BlockedKeys     int64
 	Dead            int64
+	CountsAtLeast   bool  // counting of parked, blocked or dead stopped
 	Published       int64 // since the sink exists
 	PartitionsOwned int
 	PartitionsFree  int
