@@ -61,6 +61,8 @@ const (
 	CodeUnroutable     outbox.Code = "onward/unroutable"        // no stream, queue or topic takes it
 	CodeTooLarge       outbox.Code = "onward/payload-too-large" // larger than the broker takes
 	CodePublishTimeout outbox.Code = "onward/publish-timeout"
+	CodeUnconfirmed    outbox.Code = "onward/publish-unconfirmed" // sent, and the answer was lost or says nothing final
+	CodePermission     outbox.Code = "onward/permission-denied"   // the broker refuses this topic to the relay's user
 	CodePanic          outbox.Code = "onward/publisher-panic"
 )
 
@@ -83,7 +85,9 @@ type Capabilities struct {
 	Positions bool
 	// Dedup is for how long the broker drops a second copy of an id; 0: it does not.
 	Dedup time.Duration
-	// MaxBytes is the largest payload that the broker takes; 0: not known, or no limit.
+	// MaxBytes is the largest payload that the broker takes beside the largest headers; 0: not known, or no limit. The
+	// publisher itself answers Rejected with CodeTooLarge for what does not fit: where the broker counts headers too, a
+	// larger payload with few headers still goes out, so a relay must not refuse by this number.
 	MaxBytes int
 }
 
