@@ -1,0 +1,178 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/onwardhq/onward/outbox"
+)
+
+// The URL schemes that this program knows.
+var (
+	DatabaseSchemes = []string{"postgres", "postgresql"}
+	SinkSchemes     = []string{"nats"}
+)
+
+var (
+	identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,30}$`)
+	sinkName   = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
+)
+
+// checker collects what is wrong with values, except where a setting is known to be at fault already.
+type checker struct {
+	c      *Config
+	known  map[string]bool // place and path
+	faults Faults
+}
+
+// check looks at every value.
+func (c *Config) check(found Faults) Faults {
+	k := &checker{c: c, known: make(map[string]bool)}
+	for _, f := range found {
+		k.known[f.Place+" "+f.Path] = true
+	}
+	k.database()
+	k.relay()
+	for i := range c.Sinks {
+		k.sink("sinks["+strconv.Itoa(i)+"]", &c.Sinks[i])
+	}
+	if len(c.Sinks) > 1 {
+		k.that(false, "sinks[1]", "one outbox feeds one sink in this version: leave out all but one")
+	}
+	for i := range c.Topics {
+		k.topic("topics["+strconv.Itoa(i)+"]", &c.Topics[i])
+	}
+	k.oneOf("telemetry.log.level", c.Telemetry.Log.Level, "debug", "info", "warn", "error")
+	k.oneOf("telemetry.log.format", c.Telemetry.Log.Format, "auto", "text", "json")
+	return k.faults
+}
+
+// that adds a fault unless ok.
+func (k *checker) that(ok bool, path, format string, args ...any) {
+	at := k.c.place(path)
+	if !ok && !k.known[at.name+" "+path] {
+		k.known[at.name+" "+path] = true
+		k.faults = append(k.faults, at.fault(path, fmt.Sprintf(format, args...)))
+	}
+}
+
+// place is where a setting was made, or else where the block begins that it is missing in.
+func (c *Config) place(path string) place {
+	for {
+		if p, ok := c.places[path]; ok {
+			return p
+		}
+		i := strings.LastIndexByte(path, '.')
+		if i < 0 {
+			return place{}
+		}
+		path = path[:i]
+	}
+}
+
+func (k *checker) oneOf(path, value string, words ...string) {
+	k.that(slices.Contains(words, value), path, "%q is not one of %s", value, strings.Join(words, ", "))
+}
+
+func atLeast[T int | ByteSize](k *checker, path string, value, least T) {
+	k.that(value >= least, path, "is %v, the least is %v", value, least)
+}
+
+func (k *checker) database() {
+	d := &k.c.Database
+	if d.URL != "" {
+		k.url("database.url", d.URL, DatabaseSchemes)
+	}
+	const rule = "%q is not an identifier: use lower-case letters, digits and underscores, at most 31"
+	k.that(identifier.MatchString(d.Schema), "database.schema", rule, d.Schema)
+	k.that(identifier.MatchString(d.TablePrefix), "database.table_prefix", rule, d.TablePrefix)
+	atLeast(k, "database.max_connections", d.MaxConnections, 2)
+}
+
+func (k *checker) relay() {
+	r := &k.c.Relay
+	k.that(r.Lease > 0, "relay.lease", "must be longer than 0")
+	k.that(r.Heartbeat > 0, "relay.heartbeat", "must be longer than 0")
+	k.that(r.Heartbeat <= r.Lease/3, "relay.heartbeat", "is %v, which is more than a third of relay.lease (%v)", r.Heartbeat, r.Lease)
+	atLeast(k, "relay.page", r.Page, 1)
+	atLeast(k, "relay.page_bytes", r.PageBytes, 1)
+	k.that(r.PollMin > 0, "relay.poll_min", "must be longer than 0")
+	k.that(r.PollMin <= r.PollMax, "relay.poll_max", "is %v, which is less than relay.poll_min (%v)", r.PollMax, r.PollMin)
+	k.that(r.ShutdownGrace > 0, "relay.shutdown_grace", "must be longer than 0")
+}
+
+func (k *checker) sink(path string, s *Sink) {
+	k.that(s.Name != "", path+".name", "is missing")
+	k.that(s.Name == "" || sinkName.MatchString(s.Name), path+".name", "%q is not a name: use 1 to 64 of a-z, 0-9, _ and -", s.Name)
+	k.that(s.URL != "", path+".url", "is missing")
+	if s.URL != "" {
+		for _, one := range strings.Split(s.URL, ",") {
+			k.url(path+".url", strings.TrimSpace(one), SinkSchemes)
+		}
+	}
+	atLeast(k, path+".window.messages", s.Window.Messages, 1)
+	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)
+	k.that(s.Settle.Every > 0, path+".settle.every", "must be longer than 0")
+	atLeast(k, path+".settle.count", s.Settle.Count, 1)
+	k.that(s.PublishTimeout > 0, path+".publish_timeout", "must be longer than 0")
+	k.oneOf(path+".retry.kind", s.Retry.Kind, "exponential", "fixed")
+	k.that(s.Retry.First > 0, path+".retry.first", "must be longer than 0")
+	k.that(s.Retry.First <= s.Retry.Max, path+".retry.max", "is %v, which is less than %s.retry.first (%v)", s.Retry.Max, path, s.Retry.First)
+	atLeast(k, path+".retry.attempts", s.Retry.Attempts, 0)
+	atLeast(k, path+".breaker.failures", s.Breaker.Failures, 1)
+	k.that(s.Breaker.First > 0, path+".breaker.first", "must be longer than 0")
+	k.that(s.Breaker.First <= s.Breaker.Max, path+".breaker.max", "is %v, which is less than %s.breaker.first (%v)", s.Breaker.Max, path, s.Breaker.First)
+	k.oneOf(path+".on_dead", s.OnDead, "block", "skip")
+}
+
+func (k *checker) topic(path string, t *Topic) {
+	if t.Match == "" {
+		k.that(false, path+".match", "is missing")
+	} else if err := outbox.Pattern(t.Match).Validate(); err != nil {
+		k.that(false, path+".match", "%s", err.(*outbox.Error).Detail) //nolint:errorlint,forcetypeassert // Validate returns nothing else
+	}
+	if t.OnDead != "" {
+		k.oneOf(path+".on_dead", t.OnDead, "block", "skip")
+	}
+	atLeast(k, path+".max_payload", t.MaxPayload, 1)
+	k.that(t.MaxPayload <= outbox.MaxPayload, path+".max_payload", "is %v, the most is %v", t.MaxPayload, ByteSize(outbox.MaxPayload))
+}
+
+// url refuses schemes that this program does not know, without repeating what may be a secret.
+func (k *checker) url(path, text string, schemes []string) {
+	known := "the known ones are " + strings.Join(schemes, ", ")
+	if len(schemes) == 1 {
+		known = "the known one is " + schemes[0]
+	}
+	scheme, _, ok := strings.Cut(text, ":")
+	k.that(ok, path, "is not a URL: write scheme://host; %s", known)
+	k.that(slices.Contains(schemes, scheme), path, "unknown URL scheme %.20q; %s", scheme, known)
+	u, err := url.Parse(text)
+	k.that(err == nil, path, "is not a URL that can be read: are special characters in the password written as %%40 and the like?")
+	k.that(err != nil || u.Host != "", path, "names no host: write %s://host", scheme)
+}
+
+// NeedDatabase refuses a configuration that names no database.
+func (c *Config) NeedDatabase() error {
+	if c.Database.URL != "" {
+		return nil
+	}
+	return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "database.url is missing",
+		Hint: "set database.url in the file, or " + Prefix + "DATABASE__URL=postgres://user:password@host:5432/database"}
+}
+
+// NeedSink refuses a configuration that a relay cannot run with.
+func (c *Config) NeedSink() error {
+	if err := c.NeedDatabase(); err != nil {
+		return err
+	}
+	if len(c.Sinks) > 0 {
+		return nil
+	}
+	return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "no sink: a relay needs one entry in sinks",
+		Hint: "add it to the file, or set " + Prefix + "SINKS__0__NAME=orders and " + Prefix + "SINKS__0__URL=nats://host:4222"}
+}

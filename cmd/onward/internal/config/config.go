@@ -1,0 +1,109 @@
+// Package config reads the program's settings: a YAML file, then the environment, then flags, the later ones winning. It
+// refuses what it does not know, says where each fault stands, and says all of them at once.
+//
+// The struct Config is the one list of settings: a field's key tag is its name in the file, default and note are what the
+// documentation says of it. In the environment a setting is ONWARD_ and its path in capitals with "__" between the
+// levels (ONWARD_SINKS__0__URL); a secret may also come from a file that the variable with _FILE behind it names.
+package config
+
+import (
+	"time"
+)
+
+// Config is every setting of the program.
+type Config struct {
+	Database  Database  `key:"database"`
+	Relay     Relay     `key:"relay"`
+	Sinks     []Sink    `key:"sinks"`
+	Topics    []Topic   `key:"topics"`
+	Telemetry Telemetry `key:"telemetry"`
+
+	places map[string]place // of each setting that was made
+}
+
+// Database is where the outbox is.
+type Database struct {
+	URL              string        `key:"url" secret:"true" note:"where the outbox is, postgres://user:password@host:5432/database"`
+	Schema           string        `key:"schema" default:"public" note:"schema of the outbox's tables"`
+	TablePrefix      string        `key:"table_prefix" default:"outbox_" note:"what their names begin with"`
+	AutoMigrate      bool          `key:"auto_migrate" default:"false" note:"create or update the tables when a relay starts"`
+	MaxConnections   int           `key:"max_connections" default:"8" note:"connections of this process"`
+	StatementTimeout time.Duration `key:"statement_timeout" default:"30s" note:"no statement runs longer; 0: no limit of ours"`
+}
+
+// Relay is how this process works.
+type Relay struct {
+	Name          string        `key:"name" note:"unique among live relays; default: host, process id and a random part"`
+	Lease         time.Duration `key:"lease" default:"15s" note:"how long a relay may be silent before others take over"`
+	Heartbeat     time.Duration `key:"heartbeat" default:"3s" note:"how often it says that it lives; at most a third of the lease"`
+	Page          int           `key:"page" default:"2048" note:"most messages of one read"`
+	PageBytes     ByteSize      `key:"page_bytes" default:"16MiB" note:"most payload bytes of one read"`
+	PollMin       time.Duration `key:"poll_min" default:"2ms" note:"an idle relay looks again after this time"`
+	PollMax       time.Duration `key:"poll_max" default:"100ms" note:"and in the end after this time"`
+	ShutdownGrace time.Duration `key:"shutdown_grace" default:"30s" note:"how long a stop waits for what is in flight"`
+}
+
+// Sink is a destination.
+type Sink struct {
+	Name            string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
+	URL             string        `key:"url" secret:"true" note:"the broker, nats://user:password@host:4222; several with commas"`
+	NATS            NATS          `key:"nats"`
+	Window          Window        `key:"window"`
+	Settle          Settle        `key:"settle"`
+	PublishTimeout  time.Duration `key:"publish_timeout" default:"10s" note:"then an answer counts as lost"`
+	Retry           Retry         `key:"retry"`
+	Breaker         Breaker       `key:"breaker"`
+	RecordPositions bool          `key:"record_positions" default:"false" note:"keep the broker's position of each message"`
+	OnDead          string        `key:"on_dead" default:"block" note:"a dead letter holds its key (block) or lets it go on (skip)"`
+}
+
+// NATS is what only JetStream needs.
+type NATS struct {
+	Stream string `key:"stream" note:"the stream that is expected to take the messages; default: whichever takes the subject"`
+}
+
+// Window bounds what is published and not yet settled.
+type Window struct {
+	Messages int      `key:"messages" default:"1000" note:"published and not yet settled: what may come twice after a crash"`
+	Bytes    ByteSize `key:"bytes" default:"16MiB" note:"their payloads"`
+}
+
+// Settle bounds how long outcomes wait.
+type Settle struct {
+	Every time.Duration `key:"every" default:"20ms" note:"outcomes are written back at least this often"`
+	Count int           `key:"count" default:"1000" note:"and once there are so many"`
+}
+
+// Retry is when a message that failed is tried again.
+type Retry struct {
+	Kind     string        `key:"kind" default:"exponential" note:"exponential (doubling, with full jitter) or fixed"`
+	First    time.Duration `key:"first" default:"1s" note:"before the second attempt"`
+	Max      time.Duration `key:"max" default:"10m" note:"never longer"`
+	Attempts int           `key:"attempts" default:"10" note:"then it is a dead letter; 0: for ever"`
+}
+
+// Breaker is when a sink stops because its broker takes nothing.
+type Breaker struct {
+	Failures int           `key:"failures" default:"5" note:"so many in a row stop the sink"`
+	First    time.Duration `key:"first" default:"1s" note:"then one message tries"`
+	Max      time.Duration `key:"max" default:"30s" note:"doubling up to this"`
+}
+
+// Topic is a rule for the topics that match; the first that matches wins.
+type Topic struct {
+	Match      string   `key:"match" note:"topics: words with dots between, * is one word, > at the end the rest"`
+	RequireKey bool     `key:"require_key" default:"false" note:"a message without a key becomes a dead letter"`
+	OnDead     string   `key:"on_dead" note:"block or skip; default: the sink's"`
+	MaxPayload ByteSize `key:"max_payload" default:"1MiB" note:"a larger payload becomes a dead letter"`
+}
+
+// Telemetry is what the program says of itself.
+type Telemetry struct {
+	Log Log `key:"log"`
+}
+
+// Log is the program's log, on stderr.
+type Log struct {
+	Level  string `key:"level" default:"info" note:"debug, info, warn or error"`
+	Format string `key:"format" default:"auto" note:"text, json, or auto: text on a terminal, json elsewhere"`
+}
