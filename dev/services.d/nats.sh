@@ -1,5 +1,5 @@
 # NATS with JetStream on disk. Sourced by dev/services; postgres.sh says what such a file defines.
-# shellcheck shell=bash disable=SC2034
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164
 
 url_variable=ONWARD_TEST_NATS_URL
 usual_port=4222

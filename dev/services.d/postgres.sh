@@ -4,7 +4,7 @@
 #   start PORT    starts it in $(recall home), logs to .../log, remembers pid (private instances only)
 #   ping HOST PORT, url PORT
 #   prepare       what else `up` does, whoever the server belongs to; more_env: further variables of `env`
-# shellcheck shell=bash disable=SC2034
+# shellcheck shell=bash disable=SC2034,SC2154,SC2164
 
 url_variable=ONWARD_TEST_POSTGRES_URL
 usual_port=5432
