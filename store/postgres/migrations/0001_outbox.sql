@@ -1,3 +1,5 @@
+-- locks: none that others could wait for: it makes new tables
+--
 -- The outbox: the log of messages, who has read how far, and the exceptions.
 --
 -- In these files outbox_x stands for the qualified object "schema".prefix_x, and :outbox_x for the bare name (indexes,
@@ -8,6 +10,12 @@ CREATE TABLE outbox_meta (
     name  text PRIMARY KEY,
     value text NOT NULL
 );
+INSERT INTO outbox_meta (name, value) VALUES
+    ('partitions', ':partitions'),
+    ('hash', 'sha256'),
+    ('lineage', '1'),
+    ('floor', '0'),
+    ('system_identifier', (SELECT system_identifier::text FROM pg_control_system()));
 
 -- The log. Rows are inserted once and never updated; retention deletes old ones.
 CREATE TABLE outbox_messages (
