@@ -16,8 +16,18 @@ type reading struct {
 
 // asking paces Heads.
 type asking struct {
-	out bool
-	at  time.Duration
+	out   bool
+	at    time.Duration
+	stale map[any]bool // keys and ids whose rows changed while the question was out: its answer is older
+}
+
+func (a *asking) moved(what any) {
+	if a.out {
+		if a.stale == nil {
+			a.stale = map[any]bool{}
+		}
+		a.stale[what] = true
+	}
 }
 
 const (
@@ -168,8 +178,8 @@ func (m *Machine) askHeads() {
 }
 
 func (m *Machine) headsDone(e HeadsDone) {
-	m.heads.out = false
-	m.heads.at = m.now + headsEvery
+	stale := m.heads.stale
+	m.heads = asking{at: m.now + headsEvery}
 	if e.Err != nil {
 		m.broken(e.Err)
 		return
@@ -181,7 +191,12 @@ func (m *Machine) headsDone(e HeadsDone) {
 		m.heads.at = m.now + m.rules.PollMin
 	}
 	for i := range e.Heads.Due {
-		m.takeHead(&e.Heads.Due[i])
+		h := &e.Heads.Due[i]
+		if stale[h.ID] || stale[store.Key{Partition: h.Partition, Key: h.Key}] {
+			m.heads.at = m.now
+			continue
+		}
+		m.takeHead(h)
 	}
 }
 

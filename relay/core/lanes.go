@@ -19,13 +19,16 @@ type lane struct {
 	guard     bool // a read was out when they were settled: its flags do not know them
 	releasing bool
 	recover   bool  // pipeline: one failed, wait until nothing is in flight
+	closing   bool  // pipeline: one was parked, and some behind it are in flight
 	slow      *item // parked while in flight
 	asked     bool  // in Machine.follow
 	gone      bool
 }
 
 // shut reports whether what comes of the key from the log must be parked behind.
-func (l *lane) shut() bool { return l.parking > 0 || l.guard || l.releasing || l.slow != nil }
+func (l *lane) shut() bool {
+	return l.parking > 0 || l.guard || l.releasing || l.closing || l.slow != nil
+}
 
 func (m *Machine) lane(p *part, key string) *lane {
 	k := store.Key{Partition: p.id, Key: key}
@@ -108,7 +111,7 @@ func (m *Machine) next(l *lane) {
 		return
 	}
 	if l.flying == 0 {
-		l.recover = false
+		l.recover, l.closing = false, false
 	}
 	m.offer(l)
 	if l.releasing && l.flying == 0 && len(l.queue) == 0 && l.unsettled == 0 && l.parking == 0 && l.slow == nil {
@@ -136,6 +139,7 @@ func (m *Machine) shutLane(l *lane) {
 		}
 	}
 	l.releasing = false
+	l.closing = l.flying > 0
 }
 
 // stayBehind parks an item of the log behind its key; an item that is a parked row already just leaves memory.

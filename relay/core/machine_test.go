@@ -285,7 +285,7 @@ func TestAParkedKeyIsReleasedInOrder(t *testing.T) {
 	s.give("a!") // read while rows were parked
 	s.answer(102, broker.Accepted)
 	s.answer(103, broker.Accepted)
-	s.want("settlement", s.settle(), "done 1 of read 1; park 1 behind; out 102 again; out 103 again")
+	s.want("settlement", s.settle(), "done 1 of read 1; out 102 again; out 103 again; park 1 behind")
 	s.followers(parked("a", 1, 0))
 	s.give("a") // read after all was released: still behind what is on its way
 	s.want("in flight", s.flying(), "a1")

@@ -105,8 +105,7 @@ func (m *Machine) park(it *item, v store.Verdict) {
 		m.looseEnd(it)
 		return
 	}
-	l.parking++
-	m.pending.parks = append(m.pending.parks, l)
+	m.shuts(it)
 	if it.slow {
 		it.slow, l.slow = false, nil
 	} else {
@@ -129,8 +128,10 @@ func (m *Machine) away(it *item, v store.Verdict) {
 		m.looseEnd(it)
 		return
 	}
-	l.unsettled++
-	m.pending.outs = append(m.pending.outs, l)
+	if !it.untold() {
+		l.unsettled++
+		m.pending.outs = append(m.pending.outs, l)
+	}
 	if it.slow {
 		it.slow, l.slow = false, nil
 		l.releasing = true
@@ -157,8 +158,7 @@ func (m *Machine) looseEnd(it *item) {
 func (m *Machine) parkBehind(it *item) {
 	m.counters.Parked++
 	m.verdict(it, m.newVerdict(it, store.Verdict{To: store.Park, Reason: store.ReasonBehind}))
-	it.lane.parking++
-	m.pending.parks = append(m.pending.parks, it.lane)
+	m.shuts(it)
 	m.decide(it)
 }
 
@@ -208,8 +208,7 @@ func (m *Machine) parkInFlight(it *item) {
 	it.slow = true
 	l := it.lane
 	if l != nil {
-		l.parking++
-		m.pending.parks = append(m.pending.parks, l)
+		m.shuts(it)
 		l.leaveQueue(it)
 	}
 	m.decide(it)

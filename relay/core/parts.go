@@ -27,7 +27,7 @@ type part struct {
 type partRead struct {
 	no    uint64
 	items []item
-	n     int // the first n are decided
+	n     int // the first n are decided, and everything of the reads before
 	told  int // of them told to the store in a settlement
 }
 
@@ -60,9 +60,9 @@ type item struct {
 	uncertain int    // unanswered in a row
 	through   uint64 // Machine.accepted at the first of them
 	ticket    uint64
-	at        time.Duration // when it was first sent, and not answered since
-	verdictNo uint64        // number of the settlement that has its verdict
-	verdictAt int           // where
+	at        time.Duration  // when it was first sent, and not answered since
+	v         *store.Verdict // of a message of the log that is not told yet
+	shutting  bool           // v shuts the lane
 }
 
 func (it *item) size() int { return len(it.rec.Payload) }
@@ -79,17 +79,26 @@ func (m *Machine) decide(it *item) {
 	if it.counted {
 		it.part.held++
 	}
-	r := it.read
-	if it.index != r.n {
-		return
+	if it.part.advance() {
+		m.touch(it.part)
 	}
-	for r.n < len(r.items) && r.items[r.n].state == decided {
-		if r.items[r.n].counted {
-			it.part.held--
+}
+
+// advance moves over what is decided, in the order of the reads and never past an undecided message.
+func (p *part) advance() (moved bool) {
+	for _, r := range p.reads {
+		for r.n < len(r.items) && r.items[r.n].state == decided {
+			if r.items[r.n].counted {
+				p.held--
+			}
+			r.n++
+			moved = true
 		}
-		r.n++
+		if r.n < len(r.items) {
+			return moved
+		}
 	}
-	m.touch(it.part)
+	return moved
 }
 
 // touch notes that the partition has something to settle.

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"time"
 
 	"github.com/onwardhq/onward/store"
@@ -13,7 +14,6 @@ type pending struct {
 	since     time.Duration // when its first outcome came
 	parts     []*part       // whose decided messages are to be told
 	verdicts  []store.Verdict
-	struck    int // verdicts taken back
 	published int
 	freed     load    // of the window, once it is settled
 	parks     []*lane // one entry a verdict that shuts the lane
@@ -37,27 +37,37 @@ func (m *Machine) newVerdict(it *item, v store.Verdict) store.Verdict {
 	return v
 }
 
-// verdict adds a verdict to the settlement being gathered; there is one for each message, so a second one of the same
-// message takes the first one's place. A park and its unpark strike each other out.
+// verdict keeps a verdict for the settlement. That of a message of the log goes out with the settlement that moves the
+// cursor past it, never before: it would be read again after a crash and be parked, or published, twice. Until then a
+// second verdict takes the first one's place, so that a park and its unpark strike each other out.
 func (m *Machine) verdict(it *item, v store.Verdict) {
-	p := &m.pending
-	p.start(m.now)
-	it.part.lastIn = p.no
-	if it.verdictNo != p.no {
-		it.verdictNo, it.verdictAt = p.no, len(p.verdicts)
-		p.verdicts = append(p.verdicts, v)
+	if !it.untold() {
+		m.pending.start(m.now)
+		it.part.lastIn = m.pending.no
+		m.pending.verdicts = append(m.pending.verdicts, v)
 		return
 	}
-	first := p.verdicts[it.verdictAt]
-	if v.Tried == nil {
-		v.Tried = first.Tried
+	v.FromParked = false
+	if it.v != nil && v.Tried == nil {
+		v.Tried = it.v.Tried
 	}
-	v.FromParked = first.FromParked
-	if v.To == store.Out && !v.FromParked && v.Position == "" && v.Tried == nil {
-		v.To = 0
-		p.struck++
+	it.v = &v
+	if v.To == store.Out && v.Position == "" && v.Tried == nil {
+		it.v = nil
 	}
-	p.verdicts[it.verdictAt] = v
+}
+
+// untold reports whether the item is in the log, and not in any settlement yet.
+func (it *item) untold() bool { return it.read != nil && it.index >= it.read.told }
+
+// shuts notes that the item's verdict shuts its lane until it is settled.
+func (m *Machine) shuts(it *item) {
+	it.lane.parking++
+	if it.untold() {
+		it.shutting = true
+	} else {
+		m.pending.parks = append(m.pending.parks, it.lane)
+	}
 }
 
 // settle sends what was gathered when it is time.
@@ -97,25 +107,27 @@ func (p *pending) build(m *Machine) {
 		p.tell(m, pt)
 	}
 	s.Verdicts = p.verdicts
-	if p.struck > 0 {
-		s.Verdicts = make([]store.Verdict, 0, len(p.verdicts)-p.struck)
-		for _, v := range p.verdicts {
-			if v.To != 0 {
-				s.Verdicts = append(s.Verdicts, v)
-			}
-		}
-	}
 	s.Published = p.published
 }
 
+// tell adds what is decided of a partition. It never goes past an undecided message: the rows of a key must reach the
+// database in their order.
 func (p *pending) tell(m *Machine, pt *part) {
-	keep := pt.reads[:0]
+	full := 0
 	for _, r := range pt.reads {
 		if r.n > r.told {
 			p.built.Done = append(p.built.Done, store.Done{Partition: pt.id, Read: r.no, N: r.n})
 			for i := r.told; i < r.n; i++ {
 				it := &r.items[i]
 				m.retained.add(-1, -it.size())
+				if it.v != nil {
+					p.verdicts = append(p.verdicts, *it.v)
+					it.v = nil
+				}
+				if it.shutting {
+					it.shutting = false
+					p.parks = append(p.parks, it.lane)
+				}
 				if it.counted {
 					it.counted = false
 					p.freed.add(1, it.size())
@@ -126,11 +138,11 @@ func (p *pending) tell(m *Machine, pt *part) {
 			r.told = r.n
 		}
 		if r.told < len(r.items) {
-			keep = append(keep, r)
+			break
 		}
+		full++
 	}
-	clear(pt.reads[len(keep):])
-	pt.reads = keep
+	pt.reads = slices.Delete(pt.reads, 0, full)
 }
 
 func (m *Machine) sendSettlement() {
@@ -159,6 +171,7 @@ func (m *Machine) settled(e Settled) {
 	for _, it := range p.loose {
 		if m.loose[it.rec.ID] == it {
 			delete(m.loose, it.rec.ID)
+			m.heads.moved(it.rec.ID)
 		}
 	}
 	m.settledLanes(p)
@@ -181,6 +194,7 @@ func (m *Machine) settledLanes(p *pending) {
 	}
 	for _, ls := range [][]*lane{p.parks, p.outs} {
 		for _, l := range ls {
+			m.heads.moved(l.key)
 			m.next(l)
 		}
 	}
