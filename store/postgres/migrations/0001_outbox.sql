@@ -137,6 +137,7 @@ CREATE TABLE outbox_parked (
 );
 CREATE UNIQUE INDEX :outbox_parked_id ON outbox_parked (sink, id);
 CREATE INDEX :outbox_parked_due ON outbox_parked (sink, due_at, partition_id) WHERE due_at IS NOT NULL;
+CREATE INDEX :outbox_parked_newest ON outbox_parked (txid DESC, seq DESC);     -- for people's lists
 
 -- A dead letter: a full copy, kept until somebody requeues or discards it.
 CREATE TABLE outbox_dead (
