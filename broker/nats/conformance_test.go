@@ -1,0 +1,74 @@
+package nats
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	url := commonURL(t)
+	brokertest.Run(t, func(t *testing.T) brokertest.Harness {
+		b := newBench(t, url, shortWindow(t))
+		return b.harness(func() broker.Publisher { return b.publisher(Config{}) })
+	})
+}
+
+// TestConformanceWithAServerThatFails runs the suite on servers that it stops, kills and freezes.
+func TestConformanceWithAServerThatFails(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*server){"stopped": (*server).stop, "killed": (*server).kill} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokertest.Run(t, func(t *testing.T) brokertest.Harness {
+				s := newServer(t, "")
+				b := newBench(t, s.url(), func(c *jetstream.StreamConfig) {
+					c.Storage = jetstream.FileStorage
+					shortWindow(t)(c)
+				})
+				h := b.harness(func() broker.Publisher { return b.dialed(Options{}) })
+				h.Stop = func(*testing.T) { stop(s) }
+				h.Start = func(*testing.T) { s.start() }
+				h.Freeze = func(*testing.T) func() {
+					s.freeze()
+					return s.thaw
+				}
+				return h
+			})
+		})
+	}
+}
+
+// shortWindow gives the one case that waits for the end of the window a short one.
+func shortWindow(t *testing.T) func(*jetstream.StreamConfig) {
+	return func(c *jetstream.StreamConfig) {
+		if strings.Contains(t.Name(), "remembers_ids") {
+			c.Duplicates = 500 * time.Millisecond
+		}
+	}
+}
+
+func (b *bench) harness(open func() broker.Publisher) brokertest.Harness {
+	return brokertest.Harness{
+		Topic:      b.topic,
+		Unroutable: "elsewhere." + b.topic,
+		HeaderRoom: headerRoom,
+		Open: func(t *testing.T) broker.Publisher {
+			p := open()
+			until(t, "the publisher is connected and knows its stream", func() bool { return p.Check(t.Context()) == nil })
+			return p
+		},
+		Read: b.read,
+		Slots: func(e broker.Envelope) []brokertest.Header {
+			return []brokertest.Header{{Name: natsgo.MsgIdHdr, Value: e.ID.String()}, {Name: natsgo.ExpectedStreamHdr, Value: b.stream}}
+		},
+		Patience: patience,
+	}
+}

@@ -1,0 +1,256 @@
+// Package nats publishes to a JetStream stream: acknowledged messages, many on their way at once, each answered exactly
+// once through timeouts, disconnects and restarts of the server. docs/brokers/jetstream.md says what each answer of the
+// server means for a message.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
+)
+
+// codeUnsafe is the code of settings with which messages would be lost or overtaken.
+const codeUnsafe outbox.Code = "onward/broker-unsafe"
+
+// Config says where messages go. A message's topic is its subject.
+type Config struct {
+	// Stream is the name of the stream that takes the messages; needed. The server stores nothing in another one.
+	Stream string
+	// Domain is the JetStream domain of the stream; empty: the connection's own.
+	Domain string
+	// AckTimeout is how long a message waits for its acknowledgement before it is Uncertain, to 50 ms; the context of
+	// Publish may end it earlier. 0: 10 s; at least 100 ms.
+	AckTimeout time.Duration
+	// MaxPending is how many messages may be without an answer at once; more are Throttled. 0: 10,000.
+	MaxPending int
+}
+
+// Validate reports all faults at once.
+func (c Config) Validate() error {
+	var faults []string
+	if err := checkStreamName(c.Stream); err != nil {
+		faults = append(faults, err.Error())
+	}
+	if strings.ContainsAny(c.Domain, " \t\r\n.*>") {
+		faults = append(faults, fmt.Sprintf("domain %q has characters that a subject cannot have", c.Domain))
+	}
+	if c.AckTimeout != 0 && c.AckTimeout < 100*time.Millisecond {
+		faults = append(faults, fmt.Sprintf("AckTimeout is %s: want 100ms at least, or 0 for 10s", c.AckTimeout))
+	}
+	if c.MaxPending < 0 {
+		faults = append(faults, fmt.Sprintf("MaxPending is %d: want 1 at least, or 0 for 10,000", c.MaxPending))
+	}
+	if faults == nil {
+		return nil
+	}
+	return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "nats publisher", Detail: strings.Join(faults, "; ")}
+}
+
+func (c Config) withDefaults() Config {
+	if c.AckTimeout == 0 {
+		c.AckTimeout = 10 * time.Second
+	}
+	if c.MaxPending == 0 {
+		c.MaxPending = 10_000
+	}
+	return c
+}
+
+// api is the prefix of the JetStream API's subjects.
+func (c Config) api() string {
+	if c.Domain == "" {
+		return "$JS.API"
+	}
+	return "$JS." + c.Domain + ".API"
+}
+
+// Publisher publishes to one stream. It is safe for concurrent use.
+//
+// Two goroutines of its own send and watch over timeouts and the connection; a third asks for the stream while there is
+// a doubt. Close ends them.
+type Publisher struct {
+	cfg  Config
+	dial func() (*natsgo.Conn, error) // nil: the connection is the caller's, and the only one
+
+	mu      sync.Mutex
+	link    *link
+	stream  *stream            // as last seen; nil before
+	flights map[uint64]*flight // by token: what has no answer
+	token   uint64
+	queue   queue
+	batches []*batch // oldest first, for the timeouts
+	open    int      // messages whose done has not returned
+	doubts  []doubt
+	closing bool
+
+	work     chan struct{} // tells the writer that the queue has something
+	busy     chan struct{} // tells the watch that there is something to watch
+	idle     chan struct{} // closed when open is 0 while closing
+	stop     context.Context
+	stopNow  context.CancelFunc
+	group    sync.WaitGroup // the goroutines
+	finished chan struct{}  // closed when they have ended
+}
+
+var _ broker.Publisher = (*Publisher)(nil)
+
+// NewPublisher makes a publisher on the caller's connection, which stays open when the publisher is closed. Neither the
+// server nor the stream need exist yet. The connection must not keep messages for later while it is broken, because
+// they would arrive behind their successors: open it with Connect, or with nats.ReconnectBufSize(-1); otherwise the
+// error is onward/broker-unsafe.
+//
+// nats.go closes a connection for good on some errors of the server, for example when a message is larger than a
+// max_payload that was lowered meanwhile. From then on everything is Unavailable; a publisher made by Dial connects
+// again. NewPublisher puts itself before the connection's error handler, to learn of denied permissions.
+func NewPublisher(nc *natsgo.Conn, c Config) (*Publisher, error) {
+	if nc == nil {
+		return nil, &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "nats publisher", Detail: "the connection is nil"}
+	}
+	return newPublisher(nc, c, nil)
+}
+
+// Dial makes a publisher with a connection of its own, which it replaces when nats.go gives it up, and closes in Close.
+// It returns at once, whether or not the server can be reached. See Connect for url and o.
+func Dial(url string, o Options, c Config) (*Publisher, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	dial := func() (*natsgo.Conn, error) { return Connect(url, o) }
+	nc, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPublisher(nc, c, dial)
+	if err != nil {
+		nc.Close()
+	}
+	return p, err
+}
+
+func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) (*Publisher, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if nc.Opts.AllowReconnect && nc.Opts.ReconnectBufSize >= 0 {
+		return nil, &outbox.Error{Code: codeUnsafe, Op: "nats publisher",
+			Detail: "the connection keeps messages while it is broken and sends them later, behind their successors",
+			Hint:   "open it with Connect of this package, or with nats.ReconnectBufSize(-1)"}
+	}
+	p := &Publisher{
+		cfg: c.withDefaults(), dial: dial, flights: map[uint64]*flight{},
+		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), idle: make(chan struct{}), finished: make(chan struct{}),
+	}
+	p.stop, p.stopNow = context.WithCancel(context.Background())
+	var err error
+	if p.link, err = p.newLink(nc); err != nil {
+		p.stopNow()
+		return nil, err
+	}
+	p.group.Go(p.write)
+	p.group.Go(p.watch)
+	if nc.IsConnected() { // so that Capabilities tell the truth from the start; Check asks again
+		ctx, cancel := context.WithTimeout(p.stop, 2*time.Second)
+		defer cancel()
+		_, _ = p.look(ctx)
+	}
+	return p, nil
+}
+
+// Capabilities: no pipeline, because JetStream takes the next message of a key after it refused one. Dedup and MaxBytes
+// are the stream's and the server's as last seen by NewPublisher or Check, and 0 before.
+func (p *Publisher) Capabilities() broker.Capabilities {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := broker.Capabilities{Positions: true, MaxBytes: maxBytes(p.link.nc.MaxPayload(), p.stream)}
+	if p.stream != nil {
+		c.Dedup = p.stream.Config.Duplicates
+	}
+	return c
+}
+
+// Check asks the server for the stream, and whether it takes messages.
+func (p *Publisher) Check(ctx context.Context) error {
+	p.mu.Lock()
+	l, closing := p.link, p.closing
+	p.mu.Unlock()
+	fault := func(detail, hint string, cause error) error {
+		return &outbox.Error{Code: broker.CodeUnavailable, Op: "check stream " + p.cfg.Stream, Detail: detail, Hint: hint, Err: cause}
+	}
+	if closing {
+		return fault("the publisher is closed", "", nil)
+	}
+	if !l.nc.IsConnected() {
+		return fault(l.whyDown(p.dial != nil))
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.AckTimeout)
+	defer cancel()
+	s, err := p.look(ctx)
+	switch {
+	case errors.Is(err, errNoStream):
+		return fault("it does not exist", "nats stream add "+p.cfg.Stream+" --subjects 'orders.>' --storage file --defaults, with the sink's topics as subjects", nil)
+	case err != nil:
+		return fault("JetStream does not answer", "switch JetStream on in the server's configuration, and let this user publish to "+p.cfg.api()+".STREAM.INFO."+p.cfg.Stream, err)
+	}
+	return s.takes()
+}
+
+// look asks the server for the stream and remembers what it said.
+func (p *Publisher) look(ctx context.Context) (*stream, error) {
+	p.mu.Lock()
+	l := p.link
+	p.mu.Unlock()
+	s, err := l.lookup(ctx, p.cfg)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		p.stream = s
+	} else if errors.Is(err, errNoStream) {
+		p.stream = nil
+	}
+	return s, err
+}
+
+// Close waits for the answers on their way until ctx ends; what is left then is answered Uncertain if it was sent, and
+// Unavailable if not. A connection made by Dial is closed.
+func (p *Publisher) Close(ctx context.Context) error {
+	p.mu.Lock()
+	if !p.closing {
+		p.closing = true
+		if p.open == 0 {
+			close(p.idle)
+		}
+		go p.finish()
+	}
+	p.mu.Unlock()
+	select {
+	case <-p.idle:
+	case <-ctx.Done():
+		p.abandon(ctx.Err())
+	}
+	p.stopNow()
+	select {
+	case <-p.finished:
+		return nil
+	case <-ctx.Done(): // the connection is stuck: its write ends with a timeout, and the writer then
+		return ctx.Err()
+	}
+}
+
+// finish frees what the publisher made, once its goroutines have ended.
+func (p *Publisher) finish() {
+	<-p.stop.Done()
+	p.group.Wait()
+	p.mu.Lock()
+	l := p.link
+	p.mu.Unlock()
+	l.close(p.dial != nil)
+	close(p.finished)
+}
