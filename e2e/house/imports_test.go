@@ -1,0 +1,175 @@
+package house
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The allow-list. Arrows: cmd -> stores, brokers, relay -> store, broker, outbox -> standard library. A name is added here
+// only with the knowledge that everybody who imports that package gets it.
+var allowList = map[string]Allowance{
+	// The root module, package by package: nothing but the standard library, tests included, because every service imports it.
+	"outbox":            {},
+	"broker":            {Ours: []string{"outbox"}},
+	"broker/brokertest": {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/membroker"}},
+	"broker/membroker":  {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/brokertest"}},
+	"store":             {Ours: []string{"outbox"}},
+	"store/storetest":   {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/memstore"}},
+	"store/memstore":    {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/storetest"}},
+	"relay/core": {
+		Ours:  []string{"outbox", "broker", "store"},
+		Tests: []string{"store/memstore", "broker/membroker"},
+	},
+	"relay": {
+		Ours:  []string{"outbox", "broker", "store", "relay/core"},
+		Tests: []string{"store/memstore", "broker/membroker"},
+	},
+
+	// Leaves: one client library each, and the contracts. Never each other, never the root's internal packages.
+	"store/postgres": {
+		Ours:   []string{"outbox", "store"},
+		Theirs: ofPostgres,
+		Tests:  []string{"broker", "store/storetest", "relay", "broker/membroker"},
+	},
+	"broker/nats": {
+		Ours:   []string{"outbox", "broker"},
+		Theirs: ofNATS,
+		Tests:  []string{"broker/brokertest"},
+	},
+
+	// The program: the only place that knows all of them.
+	"cmd/onward": {
+		Ours: []string{"outbox", "broker", "store", "relay", "store/postgres", "broker/nats"},
+		Theirs: slices.Concat(ofPostgres, ofNATS, []string{
+			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
+		}),
+	},
+	"examples/orders": {
+		Ours:   []string{"outbox", "broker", "store", "relay", "store/postgres", "broker/nats"},
+		Theirs: slices.Concat(ofPostgres, ofNATS),
+	},
+	"e2e": {
+		Ours: []string{
+			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "broker/nats",
+		},
+		Theirs: slices.Concat(ofPostgres, ofNATS, []string{"golang.org/x/mod"}),
+		Tests:  []string{"store/storetest", "broker/brokertest"},
+	},
+}
+
+// What the client libraries bring with them.
+var (
+	ofPostgres = []string{
+		"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
+		"github.com/jackc/puddle/v2", "golang.org/x/sync", "golang.org/x/text",
+	}
+	ofNATS = []string{
+		"github.com/nats-io/nats.go", "github.com/nats-io/nkeys", "github.com/nats-io/nuid",
+		"github.com/klauspost/compress", "golang.org/x/crypto", "golang.org/x/sys",
+	}
+)
+
+func workspace(t *testing.T) []Module {
+	t.Helper()
+	modules, err := Modules("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return modules
+}
+
+func TestEachModuleImportsOnlyWhatItMay(t *testing.T) {
+	t.Parallel()
+	for _, module := range workspace(t) {
+		t.Run(module.Path, func(t *testing.T) {
+			t.Parallel()
+			packages, err := listPackages(module.Dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, violation := range violations(module.Path, packages, allowList) {
+				t.Error(violation)
+			}
+		})
+	}
+}
+
+// Whoever writes the allow-list is held to the arrows as well.
+func TestTheAllowListKeepsTheArrows(t *testing.T) {
+	t.Parallel()
+	leaves := map[string]bool{}
+	for _, module := range workspace(t) {
+		if name := below(module.Path); strings.HasPrefix(name, "store/") || strings.HasPrefix(name, "broker/") {
+			leaves[name] = true
+		}
+	}
+	if len(leaves) == 0 {
+		t.Fatal("no leaf module in the workspace")
+	}
+	for name, allowance := range allowList {
+		above := strings.HasPrefix(name, "cmd/") || strings.HasPrefix(name, "examples/") || name == "e2e"
+		for _, other := range slices.Concat(allowance.Ours, allowance.Tests) {
+			switch {
+			case leaves[other] && !above:
+				t.Errorf("%s may not import the leaf %s", name, other)
+			case strings.HasPrefix(other, "internal/") && (above || leaves[name]):
+				t.Errorf("%s may not import %s, which is internal to the root module", name, other)
+			case name == "relay/core" && slices.Contains(allowance.Ours, other) && !slices.Contains([]string{"outbox", "store", "broker"}, other):
+				t.Errorf("relay/core imports contract types alone, not %s", other)
+			}
+		}
+	}
+}
+
+func TestTheRootModuleRequiresNothing(t *testing.T) {
+	t.Parallel()
+	root := workspace(t)[0]
+	if root.Path != Root {
+		t.Fatalf("the first module of the workspace is %s", root.Path)
+	}
+	for _, require := range root.File.Require {
+		t.Errorf("the root module requires %s", require.Mod)
+	}
+}
+
+func TestViolationsAreFound(t *testing.T) {
+	t.Parallel()
+	of := func(path string) *struct{ Path string } { return &struct{ Path string }{path} }
+	leaf := Root + "/broker/mail"
+	packages := map[string]pkg{
+		"fmt":                       {ImportPath: "fmt", Standard: true},
+		Root + "/broker":            {ImportPath: Root + "/broker", Module: of(Root)},
+		Root + "/internal/bytesize": {ImportPath: Root + "/internal/bytesize", Module: of(Root)},
+		"example.com/mail":          {ImportPath: "example.com/mail", Module: of("example.com/mail"), Imports: []string{"example.com/dns"}},
+		"example.com/dns":           {ImportPath: "example.com/dns", Module: of("example.com/dns")},
+		"example.com/quick":         {ImportPath: "example.com/quick", Module: of("example.com/quick")},
+		leaf + "/wire":              {ImportPath: leaf + "/wire", Module: of(leaf)},
+		leaf: {
+			ImportPath:  leaf,
+			Module:      of(leaf),
+			Imports:     []string{"fmt", leaf + "/wire", Root + "/broker", Root + "/internal/bytesize", "example.com/mail"},
+			TestImports: []string{"example.com/quick"},
+		},
+	}
+	tight := map[string]Allowance{"broker/mail": {Ours: []string{"broker"}, Theirs: []string{"example.com/mail"}}}
+	want := []string{
+		"a test of " + leaf + " imports example.com/quick",
+		leaf + " imports " + Root + "/internal/bytesize",
+		leaf + " links example.com/dns",
+	}
+	if got := violations(leaf, packages, tight); !slices.Equal(got, want) {
+		t.Errorf("violations = %q, want %q", got, want)
+	}
+	wide := map[string]Allowance{"broker/mail": {
+		Ours:   []string{"broker", "internal/bytesize"},
+		Theirs: []string{"example.com/mail", "example.com/dns"},
+		Tests:  []string{"example.com/quick"},
+	}}
+	if got := violations(leaf, packages, wide); len(got) > 0 {
+		t.Errorf("violations = %q with all of it allowed", got)
+	}
+	if got := violations(leaf, packages, nil); len(got) != 2 {
+		t.Errorf("violations = %q without an allow-list, want one of each package", got)
+	}
+}
