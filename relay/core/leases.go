@@ -184,7 +184,9 @@ func (m *Machine) gaveBack(e GaveBack) {
 		return
 	}
 	for _, id := range e.Partitions {
-		m.drop(id)
+		if p := m.parts[id]; p != nil && p.returned { // not one that has come back meanwhile
+			m.drop(id)
+		}
 	}
 }
 

@@ -25,6 +25,8 @@ type world struct {
 	actions  []action
 	pipeline bool
 	faults   bool
+	held     map[int]bool  // partitions of the machine
+	epochs   map[int]int64 // of their owners
 
 	// database
 	rows    []*row
@@ -50,6 +52,8 @@ type row struct {
 	committed bool
 	read      bool // handed over by the session's memory
 	settled   bool // durable
+	by        int  // the machine whose copy came last
+	uncertain bool // a copy of it was not answered
 }
 
 type parkedRow struct {
@@ -70,7 +74,7 @@ const worldParts = 4
 
 func newWorld(seed uint64) *world {
 	w := &world{
-		rng: rand.New(rand.NewPCG(seed, 7)), timer: never, faults: true, reads: map[uint64]map[int][]*row{},
+		rng: rand.New(rand.NewPCG(seed, 7)), timer: never, epochs: map[int]int64{}, faults: true, reads: map[uint64]map[int][]*row{},
 		parked: map[string][]*parkedRow{}, dead: map[string][]*parkedRow{}, next: map[string]int{}, writing: map[string]*row{},
 		first: map[outbox.ID]bool{}, last: map[string]int{}, stats: map[string]int{},
 	}
@@ -93,11 +97,52 @@ func (w *world) start() {
 		PublishTimeout: 3 * time.Second, Retry: Retry{First: 50 * time.Millisecond, Max: time.Second, Attempts: 3},
 		Breaker: Breaker{First: 50 * time.Millisecond, Max: time.Second}, Rand: w.rng,
 	})
-	lease := store.Lease{}
+	w.held = map[int]bool{}
 	for p := range worldParts {
-		lease.Owned = append(lease.Owned, store.Owned{Partition: p, Epoch: int64(w.machine)})
+		w.held[p] = true
+		w.epochs[p]++
 	}
-	w.step(Leased{Lease: lease, Until: never})
+	w.step(w.lease(0))
+}
+
+func (w *world) lease(surplus int) Event {
+	lease := store.Lease{Surplus: min(surplus, len(w.held))}
+	for p := range worldParts {
+		if w.held[p] {
+			lease.Owned = append(lease.Owned, store.Owned{Partition: p, Epoch: w.epochs[p]})
+		}
+	}
+	return Leased{Lease: lease, Until: never}
+}
+
+// giveBack frees partitions from where they are settled; somebody has them, and lets them go again, without a word.
+func (w *world) giveBack(partitions []int) Event {
+	w.stats["given back"] += len(partitions)
+	for _, p := range partitions {
+		delete(w.held, p)
+		for _, parts := range w.reads {
+			delete(parts, p)
+		}
+		for _, r := range w.rows {
+			if r.rec.Partition == p {
+				if r.read && !r.settled && r.by == w.machine && !r.uncertain {
+					w.fault("message %d was published, and is not settled where partition %d is given back", r.rec.Seq, p)
+				}
+				r.read = r.settled
+			}
+		}
+	}
+	return GaveBack{Partitions: partitions}
+}
+
+// reclaim takes what is free, with new epochs.
+func (w *world) reclaim() {
+	for p := range worldParts {
+		if !w.held[p] && w.rng.IntN(2) == 0 {
+			w.held[p] = true
+			w.epochs[p]++
+		}
+	}
 }
 
 func (w *world) step(events ...Event) {
@@ -141,6 +186,13 @@ func (w *world) effect(e Effect) {
 			}
 			return w.settle(e.Settlement)
 		})
+	case GiveBack:
+		w.later(func() Event {
+			if machine != w.machine {
+				return nil
+			}
+			return w.giveBack(e.Partitions)
+		})
 	case ReadHeads:
 		w.later(func() Event { return w.heads(e.Max) })
 	case ReadFollowers:
@@ -156,7 +208,10 @@ func (w *world) readPage(room store.Room) Event {
 	w.reads[w.readNo] = map[int][]*row{}
 	left := room.Messages
 	for p := range worldParts {
-		part := store.Part{Owned: store.Owned{Partition: p, Epoch: int64(w.machine)}}
+		if !w.held[p] {
+			continue
+		}
+		part := store.Part{Owned: store.Owned{Partition: p, Epoch: w.epochs[p]}}
 		for _, r := range w.rows { // in the order of seq
 			if r.committed && !r.read && r.rec.Partition == p && left > 0 {
 				left--
@@ -180,6 +235,10 @@ func (w *world) settle(s store.Settlement) Event {
 		return Settled{Err: outbox.ErrNoTransaction} // nothing was done
 	}
 	for _, d := range s.Done {
+		if len(w.reads[d.Read][d.Partition]) < d.N {
+			w.fault("done %+v of a read that gave %d", d, len(w.reads[d.Read][d.Partition]))
+			continue
+		}
 		for _, r := range w.reads[d.Read][d.Partition][:d.N] {
 			r.settled = true
 		}
@@ -299,6 +358,9 @@ func (w *world) publish(e Publish) {
 	machine := w.machine
 	for i, env := range e.Batch {
 		outcome, stores := w.draw()
+		if outcome == broker.Uncertain {
+			w.find(env.Seq).uncertain = true
+		}
 		if w.pipeline && env.Key != "" {
 			if w.failing[env.Key] > 0 && (outcome == broker.Accepted || stores) {
 				outcome, stores = broker.Retry, false
@@ -309,12 +371,12 @@ func (w *world) publish(e Publish) {
 		}
 		answer := Published{Answers: []Answer{{Ticket: e.Ticket, Index: i, Result: broker.Result{Outcome: outcome, Code: "test/code"}}}}
 		if w.pipeline && stores {
-			w.arrive(env) // in order: at once
+			w.arrive(env, machine) // in order: at once
 			stores = false
 		}
 		w.actions = append(w.actions, action{machine: machine, do: func() *action {
 			if stores {
-				w.arrive(env)
+				w.arrive(env, machine)
 			}
 			return &action{machine: machine, do: func() *action {
 				if w.pipeline && env.Key != "" && outcome != broker.Accepted && machine == w.machine {
@@ -348,9 +410,10 @@ func (w *world) draw() (o broker.Outcome, stores bool) {
 	return broker.Accepted, true
 }
 
-func (w *world) arrive(env broker.Envelope) {
+func (w *world) arrive(env broker.Envelope, machine int) {
 	w.stats["arrived"]++
 	r := w.find(env.Seq)
+	r.by = machine
 	if !r.committed {
 		w.fault("phantom %d", env.Seq)
 	}
@@ -423,7 +486,14 @@ func (w *world) turn(keys int) {
 		w.write(keys)
 	case n < 170:
 		w.person()
-	case n < 171 && w.faults:
+	case n < 174:
+		w.reclaim()
+		surplus := 0
+		if w.faults {
+			surplus = w.rng.IntN(3)
+		}
+		w.step(w.lease(surplus))
+	case n < 175 && w.faults:
 		w.stats["crashes"]++
 		w.start()
 		for _, line := range w.parked { // times are of the machine's clock here
@@ -507,7 +577,7 @@ func TestTheMachineKeepsItsPromisesInAnUnreliableWorld(t *testing.T) {
 		}
 	}
 	t.Log(total)
-	for _, state := range []string{"crashes", "dead", "requeued", "followers", "parked retry", "parked behind", "duplicates"} {
+	for _, state := range []string{"crashes", "dead", "requeued", "followers", "parked retry", "parked behind", "duplicates", "given back"} {
 		if total[state] == 0 {
 			t.Errorf("no run reached %q", state)
 		}
