@@ -1,0 +1,300 @@
+package postgres
+
+import (
+	"github.com/onwardhq/onward/store"
+)
+
+// kind is how a read looks for messages.
+type kind uint8
+
+const (
+	readShares kind = iota // late rows of all groups that are in no pass, fresh rows of some partitions
+	readWindow             // whatever the snapshot did not see, while every partition is exhausted
+	readPass               // the next page of one group's late pass
+)
+
+// request is a read before it is sent.
+type request struct {
+	kind   kind
+	groups []*group
+	slots  []*slot // of these groups, by partition
+	group  []int   // of each slot: its place in groups
+	seqs   []int64 // of each slot: L
+	want   []int   // of each slot: fresh rows asked for
+	room   []bool  // of each slot: fresh rows are welcome
+	tops   []int64 // of each group: the largest L
+	bound  int     // fresh rows in all
+}
+
+// next plans a read, or returns nil where nothing is held. Partitions in a late pass get nothing fresh until it has ended;
+// pages of passes and reads of the rest take turns.
+func (l *ledger) next(room store.Room, page int) *request {
+	all := l.sorted()
+	var passing *group
+	normal := false
+	for _, s := range all {
+		if s.group.pos.late == "" {
+			normal = true
+		} else if passing == nil {
+			passing = s.group
+		}
+	}
+	r := &request{bound: room.Messages}
+	switch {
+	case passing != nil && (!l.pass || !normal):
+		r.kind = readPass
+		l.pass = true
+		r.include(all, func(s *slot) bool { return s.group == passing })
+		return r
+	case !normal:
+		return nil
+	}
+	l.pass = false
+	r.include(all, func(s *slot) bool { return s.group.pos.late == "" })
+	r.welcome(room.Partitions)
+	if r.exhausted() {
+		r.kind = readWindow
+		return r
+	}
+	l.share(r, min(room.Messages, page), max(1, page/32))
+	return r
+}
+
+func (r *request) include(all []*slot, wanted func(*slot) bool) {
+	place := make(map[*group]int)
+	for _, s := range all {
+		if !wanted(s) {
+			continue
+		}
+		g, known := place[s.group]
+		if !known {
+			g = len(r.groups)
+			place[s.group] = g
+			r.groups = append(r.groups, s.group)
+			r.tops = append(r.tops, s.seq)
+		}
+		r.tops[g] = max(r.tops[g], s.seq)
+		r.slots = append(r.slots, s)
+		r.group = append(r.group, g)
+		r.seqs = append(r.seqs, s.seq)
+	}
+	r.want = make([]int, len(r.slots))
+	r.room = make([]bool, len(r.slots))
+}
+
+func (r *request) welcome(partitions []int) {
+	in := make(map[int]bool, len(partitions))
+	for _, p := range partitions {
+		in[p] = true
+	}
+	for i, s := range r.slots {
+		r.room[i] = in[s.part]
+	}
+}
+
+// exhausted: one snapshot covers all, and nothing that it sees is left.
+func (r *request) exhausted() bool {
+	if len(r.groups) != 1 {
+		return false
+	}
+	for _, s := range r.slots {
+		if s.behind {
+			return false
+		}
+	}
+	return true
+}
+
+// share deals the room out to at most most partitions: those that gave all they were asked for last time first, then the
+// others in turn. The first sort gets four times as much.
+func (l *ledger) share(r *request, messages, most int) {
+	var chosen, rest []int
+	n := len(r.slots)
+	for k := range n {
+		i := (l.turn + k) % n
+		switch {
+		case !r.room[i]:
+		case r.slots[i].filled && len(chosen) < max(1, most/2):
+			chosen = append(chosen, i)
+		default:
+			rest = append(rest, i)
+		}
+	}
+	hot := len(chosen)
+	chosen = append(chosen, rest[:min(len(rest), most-hot)]...)
+	chosen = chosen[:min(len(chosen), messages)]
+	if len(chosen) == 0 {
+		return
+	}
+	l.turn = (chosen[len(chosen)-1] + 1) % n
+	hot = min(hot, len(chosen))
+	quiet := messages / len(chosen)
+	if hot > 0 && hot < len(chosen) {
+		quiet = max(1, quiet/4)
+	}
+	left := messages - quiet*(len(chosen)-hot)
+	for k, i := range chosen {
+		r.want[i] = quiet
+		if k < hot {
+			r.want[i] = max(1, left/hot)
+		}
+	}
+}
+
+// answer is what a read found.
+type answer struct {
+	snapshot string
+	top      int64     // the sequence's last value
+	over     []bool    // of each group: more late rows than a page
+	rows     [][]int64 // of each slot: the numbers of its rows, ascending
+	cut      bool      // fresh rows were left out because of their bytes: who gave too few is not exhausted
+	scanned  int64     // a page of a pass: the last number scanned
+	ended    bool      // a page of a pass: there was less than a page left
+}
+
+// wentBack: the sequence is below what was read before, so the rows are of another numbering.
+func (r *request) wentBack(top int64) bool {
+	for _, seq := range r.tops {
+		if top < seq {
+			return true
+		}
+	}
+	return false
+}
+
+// record notes what a read left behind, returns how many rows of each slot go on (a prefix of rows), and whether there
+// may be more at once.
+func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
+	l.reads++
+	keep = make([]int, len(r.slots))
+	if r.kind == readPass {
+		l.recordPage(r, a, keep)
+		return keep, true
+	}
+	fresh := 0
+	for i, s := range r.slots {
+		if l.slots[s.part] != s || a.over[r.group[i]] {
+			continue
+		}
+		late := 0
+		for late < len(a.rows[i]) && a.rows[i][late] <= r.seqs[i] {
+			late++
+		}
+		n := len(a.rows[i])
+		if r.kind == readWindow {
+			n = late + r.windowShare(i, len(a.rows[i])-late, fresh)
+		}
+		fresh += n - late
+		keep[i] = n
+		seqs := a.rows[i][:n:n]
+		l.take(s, seqs, late, false)
+		if n > late {
+			s.seq = seqs[n-1]
+		}
+		r.exhaust(i, a, n-late)
+		more = more || s.behind && r.room[i]
+	}
+	return keep, l.merge(r, a) || more
+}
+
+// windowShare is how many of n fresh rows of slot i go on, when so many fresh ones went before.
+func (r *request) windowShare(i, n, before int) int {
+	if !r.room[i] {
+		return 0
+	}
+	return max(0, min(n, r.bound-before))
+}
+
+// exhaust lets L jump to the sequence's last value where everything visible was read: rows of open transactions below it
+// come as late ones.
+func (r *request) exhaust(i int, a *answer, fresh int) {
+	s := r.slots[i]
+	all := false
+	switch r.kind {
+	case readShares:
+		all = fresh < r.want[i] && !a.cut
+		s.filled = r.want[i] > 0 && fresh == r.want[i]
+	case readWindow:
+		total := 0
+		for _, seq := range a.rows[i] {
+			if seq > r.seqs[i] {
+				total++
+			}
+		}
+		all = fresh == total
+		s.filled = false
+	}
+	s.behind = !all
+	if all {
+		s.seq = max(s.seq, a.top)
+	}
+}
+
+// merge gives all groups that were read whole the new snapshot, and sends those that had too many late rows into a late
+// pass. It says whether there is one.
+func (l *ledger) merge(r *request, a *answer) (pass bool) {
+	into := l.survivor(r, a)
+	for i, g := range r.groups {
+		switch {
+		case a.over[i]:
+			g.pos.late, g.pos.lateSeq, g.txids = a.snapshot, 0, nil
+			pass = true
+		case g == into:
+			g.pos = position{snapshot: a.snapshot}
+		}
+	}
+	for i, s := range r.slots {
+		switch {
+		case a.over[r.group[i]]:
+			s.behind = true // the pass moves the snapshot on without fresh rows
+		case s.group != into:
+			s.group, s.since = into, l.reads
+		}
+	}
+	return pass
+}
+
+// widen: a window read found more than a page, so the next read deals out shares.
+func (r *request) widen() {
+	for _, s := range r.slots {
+		s.behind = true
+	}
+}
+
+// survivor is the group that the others are merged into: the row's, or the one with the most partitions.
+func (l *ledger) survivor(r *request, a *answer) (into *group) {
+	sizes := make([]int, len(r.groups))
+	for _, g := range r.group {
+		sizes[g]++
+	}
+	most := 0
+	for i, g := range r.groups {
+		switch {
+		case a.over[i]:
+		case g == l.row:
+			return g
+		case sizes[i] > most:
+			into, most = g, sizes[i]
+		}
+	}
+	return into
+}
+
+// recordPage notes a page of a late pass. All of its rows are late.
+func (l *ledger) recordPage(r *request, a *answer, keep []int) {
+	for i, s := range r.slots {
+		if l.slots[s.part] != s {
+			continue
+		}
+		n := len(a.rows[i])
+		keep[i] = n
+		l.take(s, a.rows[i], n, true)
+	}
+	g := r.groups[0]
+	if a.ended {
+		g.pos = position{snapshot: g.pos.late}
+		g.txids = nil
+		return
+	}
+	g.pos.lateSeq = a.scanned
+}
