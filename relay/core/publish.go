@@ -227,8 +227,11 @@ func (m *Machine) again(it *item) {
 		return
 	}
 	l := it.lane
-	if l.shut() && !l.releasing || it.parked && it.part.leaving {
+	if l.shut() && !l.releasing {
 		m.stayBehind(it)
+	} else if it.parked && it.part.leaving { // the rest of the line must not overtake it
+		m.stayBehind(it)
+		m.shutLane(l)
 	} else if m.rules.Pipeline {
 		l.recover = true
 		l.unready()
