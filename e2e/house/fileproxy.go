@@ -2,6 +2,7 @@ package house
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,9 +19,9 @@ import (
 
 // WriteProxy fills the folder dir so that GOPROXY=file://dir serves these modules at the version, as a release of the work
 // tree would: files that git ignores are left out.
-func WriteProxy(dir, version string, modules []Module) error {
+func WriteProxy(ctx context.Context, dir, version string, modules []Module) error {
 	for _, m := range modules {
-		if err := writeVersion(dir, version, m); err != nil {
+		if err := writeVersion(ctx, dir, version, m); err != nil {
 			return fmt.Errorf("serve %s@%s from a folder: %w", m.Path, version, err)
 		}
 	}
@@ -28,7 +29,7 @@ func WriteProxy(dir, version string, modules []Module) error {
 }
 
 // writeVersion writes the four files that the go command asks a proxy for (https://go.dev/ref/mod#goproxy-protocol).
-func writeVersion(dir, version string, m Module) error {
+func writeVersion(ctx context.Context, dir, version string, m Module) error {
 	escaped, err := module.EscapePath(m.Path)
 	if err != nil {
 		return err
@@ -44,7 +45,7 @@ func writeVersion(dir, version string, m Module) error {
 	if err != nil {
 		return err
 	}
-	packed, err := pack(version, m)
+	packed, err := pack(ctx, version, m)
 	if err != nil {
 		return err
 	}
@@ -61,8 +62,8 @@ func writeVersion(dir, version string, m Module) error {
 	return nil
 }
 
-func pack(version string, m Module) ([]byte, error) {
-	names, err := trackedFiles(m.Dir)
+func pack(ctx context.Context, version string, m Module) ([]byte, error) {
+	names, err := trackedFiles(ctx, m.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -81,8 +82,8 @@ func pack(version string, m Module) ([]byte, error) {
 }
 
 // trackedFiles lists what git has, or would add, below dir.
-func trackedFiles(dir string) ([]string, error) {
-	git := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+func trackedFiles(ctx context.Context, dir string) ([]string, error) {
+	git := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
 	git.Dir = dir
 	var words bytes.Buffer
 	git.Stderr = &words

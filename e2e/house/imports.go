@@ -2,6 +2,7 @@ package house
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,8 +35,8 @@ type pkg struct {
 }
 
 // listPackages lists the packages of the module in dir, with all that they and their tests depend on.
-func listPackages(dir string) (map[string]pkg, error) {
-	list := exec.Command("go", "list", "-deps", "-test",
+func listPackages(ctx context.Context, dir string) (map[string]pkg, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-deps", "-test",
 		"-json=ImportPath,ForTest,Imports,TestImports,XTestImports,Standard,Module", "./...")
 	list.Dir = dir
 	var words bytes.Buffer

@@ -24,7 +24,7 @@ type outside struct {
 func newOutside(t *testing.T, modules []Module) outside {
 	t.Helper()
 	proxy, cache := t.TempDir(), t.TempDir()
-	if err := WriteProxy(proxy, release, modules); err != nil {
+	if err := WriteProxy(t.Context(), proxy, release, modules); err != nil {
 		t.Fatal(err)
 	}
 	// The module cache is this test's own: ours must come from the proxy of this run. What others publish was mostly

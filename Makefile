@@ -1,0 +1,67 @@
+# What can be done here: make help
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export GOTOOLCHAIN := local
+
+# Every package of every module: ./... stops at the next go.mod.
+MODULES := $(shell dev/modules)
+ALL := $(addsuffix /...,$(MODULES))
+E2E := ./e2e/...
+UNITS := $(filter-out $(E2E),$(ALL))
+
+# The race detector everywhere in CI; it makes tests several times slower, so at home it is asked for: make test RACE=-race
+RACE ?= $(if $(CI),-race)
+export GO_TEST_FLAGS ?= $(RACE)
+
+.PHONY: help
+help: ## say what can be done
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: up ## every test of every module on real servers; none may skip
+	@dev/part 'test modules' dev/test modules $(UNITS)
+	@dev/part 'test e2e' dev/test e2e $(E2E)
+
+.PHONY: check
+check: ## what must hold before a commit: tidy modules, generated files, format, lint
+	@dev/part 'check tidy' dev/tidy --check
+	@dev/part 'check generated' dev/drift make --silent generate
+	@dev/part 'check lint' make --silent lint
+
+.PHONY: lint
+lint: ## golangci-lint, whose reasons are in .golangci.yml: vet, staticcheck, format and others
+	@"$$(dev/tool golangci-lint)" run $(ALL)
+
+.PHONY: format
+format: ## format every Go file
+	@"$$(dev/tool golangci-lint)" fmt $(ALL)
+
+.PHONY: tidy
+tidy: ## go mod tidy in every module
+	@dev/tidy
+
+.PHONY: generate
+generate: ## write generated files again
+	@go generate $(ALL)
+
+.PHONY: build
+build: ## bin/onward
+	@go build -o bin/ ./cmd/onward
+
+.PHONY: bench
+bench: up ## benchmarks; BENCH=Drain chooses, COUNT=10 repeats
+	@eval "$$(dev/services env)"; go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) -timeout 60m $(ALL)
+
+.PHONY: up
+up: ## start the servers of the tests; dev/services env prints where they are
+	@dev/part 'servers' dev/services up
+
+.PHONY: down
+down: ## end the servers, remove their data
+	@dev/services down
+
+.PHONY: clean
+clean: down ## remove all that make has left here
+	@rm -rf .dev bin
