@@ -1,0 +1,118 @@
+package memstore
+
+import (
+	"slices"
+	"time"
+
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// sink is a destination: how far it has got in each partition, and its exceptions.
+type sink struct {
+	name      string
+	parts     []*part
+	parked    map[outbox.ID]*parked
+	dead      map[outbox.ID]*dead
+	attempts  map[outbox.ID][]store.AttemptInfo
+	positions map[outbox.ID]string
+	discarded map[outbox.ID]struct{}
+	cursors   map[outbox.ID]*cursor // by relay
+	published int64                 // by relays that have left
+}
+
+// cursor is the version of what a relay owns: each settlement replaces it, and so does whatever takes a partition from
+// the relay.
+type cursor struct {
+	no        int64
+	published int64
+	settledAt time.Time
+}
+
+// part is one partition of a sink. What its cursor has not passed is unread, or in reads.
+type part struct {
+	id      int
+	owner   *relay // nil: free
+	epoch   int64
+	freedAt time.Time
+	unread  queue       // visible, and not handed over since the partition was claimed or loaded
+	reads   []*partRead // handed over to the owner by reads that are not settled whole, in order
+	fresh   int64       // rows above are fresh, the others late
+	passed  int64       // the highest seq that was settled
+
+	keys map[string]*line // keys with parked messages or blocking dead letters
+	due  dueHeap
+}
+
+// partRead is what one read gave of one partition.
+type partRead struct {
+	read *read
+	rows []*row
+	n    int // the first n have an outcome
+}
+
+// read is one read of a session that is not settled whole.
+type read struct {
+	no   uint64
+	open int // its parts that are not settled whole
+}
+
+func (db *DB) newSink(name string) *sink {
+	k := &sink{
+		name: name, parked: map[outbox.ID]*parked{}, dead: map[outbox.ID]*dead{}, attempts: map[outbox.ID][]store.AttemptInfo{},
+		positions: map[outbox.ID]string{}, discarded: map[outbox.ID]struct{}{}, cursors: map[outbox.ID]*cursor{},
+	}
+	k.parts = make([]*part, db.config.Partitions)
+	for i := range k.parts {
+		k.parts[i] = &part{id: i, unread: slices.Clone(db.state.logs[i]), keys: map[string]*line{}, freedAt: db.now()}
+	}
+	i, _ := db.state.findSink(name)
+	db.state.sinks = slices.Insert(db.state.sinks, i, k)
+	return k
+}
+
+// restore makes what was handed over and not settled unread again. Settled is what stands before the first message of
+// the partition without an outcome; after a read that is not settled whole, nothing is. A coarse cursor stands before
+// the first read that is not settled whole in every partition.
+func (p *part) restore(coarse bool) {
+	var back []*row
+	behind := coarse
+	for _, r := range p.reads {
+		if behind {
+			back = append(back, r.rows...)
+		} else {
+			back = append(back, r.rows[r.n:]...)
+		}
+		behind = behind || r.n < len(r.rows)
+		if r.n < len(r.rows) {
+			r.read.open--
+		}
+	}
+	p.reads = nil
+	p.unread.merge(back)
+	if len(back) > 0 {
+		p.fresh = min(p.fresh, p.unread[0].Seq-1)
+	}
+}
+
+// unsettled reports whether a committed row of the partition has no outcome yet.
+func (p *part) unsettled(r *row) bool {
+	if _, found := p.unread.find(r.Seq); found {
+		return true
+	}
+	for _, read := range p.reads {
+		if slices.Contains(read.rows[read.n:], r) {
+			return true
+		}
+	}
+	return false
+}
+
+// backlog is how many messages have no outcome yet.
+func (p *part) backlog() int {
+	n := len(p.unread)
+	for _, r := range p.reads {
+		n += len(r.rows) - r.n
+	}
+	return n
+}

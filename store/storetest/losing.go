@@ -1,0 +1,169 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/onwardhq/onward/store"
+)
+
+var losing = []spec{
+	{"SettleRefusesAStaleEpoch", settleRefusesStale},
+	{"GiveBackRefusesAStaleEpoch", giveBackRefusesStale},
+	{"CloseRefusesAStaleEpoch", closeRefusesStale},
+	{"ARelayThatNobodyReplacedGoesOn", sleeperGoesOn},
+	{"TakenOverPartitionsHaveHigherEpochs", higherEpochs},
+	{"OneRelayTakesOverEachPartition", oneTakesOver},
+	{"ASilentRelayLosesItsShareOnly", silentLosesShare},
+}
+
+// overtaken is a relay that read five messages, settled one, and was taken over.
+func (s *suite) overtaken() (stale, next *relay, ts []taken) {
+	s.Helper()
+	stale = s.join(s.short()).holdAll()
+	s.sendNamed("k", "a", "b", "c", "d", "e")
+	ts = stale.drain()
+	stale.settle(ts[:1])
+	return stale, stale.successor(), ts
+}
+
+// wantUntouched wants what a stale relay did to have had no effect.
+func (s *suite) wantUntouched(next *relay) {
+	s.Helper()
+	var got []string
+	for _, t := range next.drain() {
+		if t.name() != "a" { // the read that it belongs to was in flight
+			got = append(got, t.name())
+		}
+		s.want(t.name()+" is blocked", t.Blocked, false)
+	}
+	s.want("what the next owner reads", got, []string{"b", "c", "d", "e"})
+	k := s.sink()
+	s.want("parked and dead", []any{len(k.Parked), k.Dead}, []any{0, 0})
+	next.settleAll()
+	s.want("heads", len(next.heads().Due), 0)
+	next.close()
+	s.want("after a restart", names(next.successor().drain()), []string(nil))
+}
+
+func settleRefusesStale(s *suite) {
+	stale, next, ts := s.overtaken()
+	_, err := stale.session.Settle(s.ctx, store.Settlement{
+		Done:      upTo(ts...),
+		Verdicts:  []store.Verdict{fromLog(ts[2], retryIn(0, 1)), fromLog(ts[3], behind()), fromLog(ts[4], dies(true, 1))},
+		Published: 5,
+	})
+	s.wantError("settle", err, store.ErrFenced, store.ErrReload)
+	s.wantVoid(stale)
+	s.want("published", s.sink().Published, 1)
+	s.wantUntouched(next)
+}
+
+func giveBackRefusesStale(s *suite) {
+	stale, next, _ := s.overtaken()
+	s.wantError("give back", stale.session.GiveBack(s.ctx, stale.held()), store.ErrFenced, store.ErrReload)
+	s.want("partitions of the next owner", len(next.renew().Owned), s.partitions)
+	s.wantVoid(stale)
+	s.wantUntouched(next)
+}
+
+func closeRefusesStale(s *suite) {
+	stale, next, _ := s.overtaken()
+	_ = stale.session.Close(s.ctx) // it has nothing to give back
+	s.want("partitions of the next owner", len(next.renew().Owned), s.partitions)
+	s.wantFenced(stale)
+	s.wantUntouched(next)
+}
+
+func sleeperGoesOn(s *suite) {
+	r := s.join(s.short()).holdAll()
+	s.sendNamed("k", "a", "b")
+	ts := r.drain()
+	s.until("its lease is over", func() bool {
+		all, err := s.Admin.Relays(s.ctx)
+		s.ok(err, "relays")
+		return len(all) == 1 && !all[0].Live
+	})
+	r.settle(ts[:1])
+	s.want("partitions", len(r.renew().Owned), s.partitions)
+	r.settle(ts[1:])
+	s.want("again", names(r.drain()), []string(nil))
+	r.close()
+	s.want("after a restart", names(r.successor().drain()), []string(nil))
+}
+
+func higherEpochs(s *suite) {
+	stale, next, _ := s.overtaken()
+	for _, o := range next.lease.Owned {
+		if o.Epoch <= stale.epoch(o.Partition) {
+			s.Errorf("partition %d has epoch %d after %d", o.Partition, o.Epoch, stale.epoch(o.Partition))
+		}
+	}
+	page, _ := next.page(next.room())
+	for _, part := range page.Parts {
+		s.want("epoch in a page", part.Epoch, next.epoch(part.Partition))
+	}
+}
+
+func oneTakesOver(s *suite) {
+	victims := []*relay{s.join(s.short()), s.join(s.short())}
+	for i := range 2 * s.partitions {
+		s.sendNamed(fmt.Sprintf("key-%d", i), fmt.Sprintf("%03d", i))
+	}
+	for _, v := range victims {
+		v.renew()
+	}
+	relays := []*relay{s.join(s.long()), s.join(s.long()), s.join(s.long())}
+	s.even(relays...)
+	s.want("partitions with an owner", len(s.owners(relays...)), s.partitions)
+	seen := map[string]int{}
+	for _, r := range relays {
+		for _, t := range r.drain() {
+			seen[t.name()]++
+		}
+	}
+	s.want("different messages", len(seen), 2*s.partitions)
+	for name, n := range seen {
+		if n != 1 {
+			s.Errorf("%s came %d times", name, n)
+		}
+	}
+	for _, v := range victims {
+		s.wantVoid(v)
+	}
+}
+
+func silentLosesShare(s *suite) {
+	if s.partitions < 2 {
+		s.lacks("two partitions")
+		return
+	}
+	silent, stays := s.join(s.short()), s.join(s.long())
+	s.until("both hold their share", func() bool {
+		for _, r := range []*relay{silent, stays} {
+			if lease := r.renew(); lease.Surplus > 0 {
+				r.giveBack(r.held()[:lease.Surplus]...)
+			}
+		}
+		return len(silent.lease.Owned) == s.partitions/2 && len(stays.lease.Owned) == s.partitions/2
+	})
+	before := map[int]int64{}
+	for _, o := range stays.lease.Owned {
+		before[o.Partition] = o.Epoch
+	}
+	for i := range s.partitions {
+		s.sendNamed(fmt.Sprintf("key-%d", i), fmt.Sprint(i))
+	}
+	mine := stays.drain()
+	stays.holdAll()
+	for p, epoch := range before {
+		s.want(fmt.Sprintf("epoch of partition %d, which never moved", p), stays.epoch(p), epoch)
+	}
+	s.want("messages", len(mine)+len(stays.drain()), s.partitions)
+	stays.settleAll()
+	_, err := silent.session.Settle(s.ctx, store.Settlement{})
+	if !errors.Is(err, store.ErrFenced) && !errors.Is(err, store.ErrReload) {
+		s.Errorf("settle of the silent one: %v", err)
+	}
+	s.wantVoid(silent)
+}
