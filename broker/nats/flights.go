@@ -26,6 +26,7 @@ type state uint8
 const (
 	queued   state = iota
 	building       // the writer reads the envelope: an answer must wait until it has (flight.early)
+	sending        // the connection takes it, or says that it does not
 	away
 	doubtful // waits for a look-up of the stream
 )
@@ -77,6 +78,7 @@ func (p *Publisher) enqueue(ctx context.Context, envelopes []broker.Envelope, do
 	p.batches = append(p.batches, b)
 	if p.open == 0 {
 		signal(p.busy)
+		signal(p.flying)
 	}
 	p.open += n
 	signal(p.work)

@@ -56,14 +56,20 @@ func (l *link) close(connection bool) {
 // epoch grows with each reconnect.
 func (l *link) epoch() uint64 { return l.nc.Stats().Reconnects }
 
-// whyDown says what to do about a connection that is down.
-func (l *link) whyDown(dials bool) (detail, hint string, cause error) {
-	cause = l.nc.LastError()
+// downError says why there is no connection, and what to do.
+type downError struct {
+	what, hint string
+	cause      error
+}
+
+func (e *downError) Error() string { return "nats: " + e.what }
+
+func (l *link) down(dials bool) error {
 	if l.nc.IsClosed() && !dials {
-		return "the connection is closed for good", "make a new connection and publisher, or let Dial own the connection", cause
+		return &downError{"the connection is closed for good", "make a new connection and publisher, or let Dial own the connection", l.nc.LastError()}
 	}
-	return "there is no connection to " + strings.Join(redacted(l.nc.Servers()), ", "),
-		"start the server, or correct the address, user or TLS settings", cause
+	return &downError{"there is no connection to " + strings.Join(redacted(l.nc.Servers()), ", "),
+		"start the server, or correct the address, user or TLS settings", l.nc.LastError()}
 }
 
 // ack is the server's answer to a message.

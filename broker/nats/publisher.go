@@ -74,8 +74,8 @@ func (c Config) api() string {
 
 // Publisher publishes to one stream. It is safe for concurrent use.
 //
-// Two goroutines of its own send and watch over timeouts and the connection; a third asks for the stream while there is
-// a doubt. Close ends them.
+// Three goroutines of its own send, see timeouts, and mind the connection; others ask for the stream when there is a
+// doubt. Close ends them.
 type Publisher struct {
 	cfg  Config
 	dial func() (*natsgo.Conn, error) // nil: the connection is the caller's, and the only one
@@ -83,6 +83,7 @@ type Publisher struct {
 	mu      sync.Mutex
 	link    *link
 	stream  *stream            // as last seen; nil before
+	limit   int64              // the server's max_payload, as last seen; 0 before
 	flights map[uint64]*flight // by token: what has no answer
 	token   uint64
 	queue   queue
@@ -92,7 +93,8 @@ type Publisher struct {
 	closing bool
 
 	work     chan struct{} // tells the writer that the queue has something
-	busy     chan struct{} // tells the watch that there is something to watch
+	busy     chan struct{} // tells the watch that there is something on its way
+	flying   chan struct{} // and the same to the mind
 	idle     chan struct{} // closed when open is 0 while closing
 	stop     context.Context
 	stopNow  context.CancelFunc
@@ -146,7 +148,7 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 	}
 	p := &Publisher{
 		cfg: c.withDefaults(), dial: dial, flights: map[uint64]*flight{},
-		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), idle: make(chan struct{}), finished: make(chan struct{}),
+		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), flying: make(chan struct{}, 1), idle: make(chan struct{}), finished: make(chan struct{}),
 	}
 	p.stop, p.stopNow = context.WithCancel(context.Background())
 	var err error
@@ -156,6 +158,7 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 	}
 	p.group.Go(p.write)
 	p.group.Go(p.watch)
+	p.group.Go(p.mind)
 	if nc.IsConnected() { // so that Capabilities tell the truth from the start; Check asks again
 		ctx, cancel := context.WithTimeout(p.stop, 2*time.Second)
 		defer cancel()
@@ -169,7 +172,7 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 func (p *Publisher) Capabilities() broker.Capabilities {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := broker.Capabilities{Positions: true, MaxBytes: maxBytes(p.link.nc.MaxPayload(), p.stream)}
+	c := broker.Capabilities{Positions: true, MaxBytes: maxBytes(p.limit, p.stream)}
 	if p.stream != nil {
 		c.Dedup = p.stream.Config.Duplicates
 	}
@@ -178,44 +181,73 @@ func (p *Publisher) Capabilities() broker.Capabilities {
 
 // Check asks the server for the stream, and whether it takes messages.
 func (p *Publisher) Check(ctx context.Context) error {
-	p.mu.Lock()
-	l, closing := p.link, p.closing
-	p.mu.Unlock()
-	fault := func(detail, hint string, cause error) error {
-		return &outbox.Error{Code: broker.CodeUnavailable, Op: "check stream " + p.cfg.Stream, Detail: detail, Hint: hint, Err: cause}
-	}
-	if closing {
-		return fault("the publisher is closed", "", nil)
-	}
-	if !l.nc.IsConnected() {
-		return fault(l.whyDown(p.dial != nil))
-	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.AckTimeout)
 	defer cancel()
-	s, err := p.look(ctx)
-	switch {
-	case errors.Is(err, errNoStream):
-		return fault("it does not exist", "nats stream add "+p.cfg.Stream+" --subjects 'orders.>' --storage file --defaults, with the sink's topics as subjects", nil)
-	case err != nil:
-		return fault("JetStream does not answer", "switch JetStream on in the server's configuration, and let this user publish to "+p.cfg.api()+".STREAM.INFO."+p.cfg.Stream, err)
+	s, err := p.lookPatiently(ctx, false)
+	if err == nil {
+		return s.takes()
 	}
-	return s.takes()
+	e := &outbox.Error{Code: broker.CodeUnavailable, Op: "check stream " + p.cfg.Stream}
+	down := (*downError)(nil)
+	switch {
+	case errors.Is(err, errClosed):
+		e.Detail = "the publisher is closed"
+	case errors.Is(err, errNoStream):
+		e.Detail, e.Hint = "it does not exist", "nats stream add "+p.cfg.Stream+" --subjects 'orders.>' --storage file --defaults, with the sink's topics as subjects"
+	case errors.As(err, &down):
+		e.Detail, e.Hint, e.Err = down.what, down.hint, down.cause
+	default:
+		e.Detail, e.Err = "JetStream does not answer", err
+		e.Hint = "switch JetStream on in the server's configuration, and let this user publish to " + p.cfg.api() + ".STREAM.INFO." + p.cfg.Stream
+	}
+	return e
 }
+
+// errClosed: the publisher is closed.
+var errClosed = errors.New("nats: the publisher is closed")
 
 // look asks the server for the stream and remembers what it said.
 func (p *Publisher) look(ctx context.Context) (*stream, error) {
 	p.mu.Lock()
 	l := p.link
 	p.mu.Unlock()
-	s, err := l.lookup(ctx, p.cfg)
+	s, err := l.lookup(ctx, p.cfg, p.dial != nil)
+	limit := l.nc.MaxPayload()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.limit = limit
 	if err == nil {
 		p.stream = s
 	} else if errors.Is(err, errNoStream) {
 		p.stream = nil
 	}
 	return s, err
+}
+
+// lookPatiently looks, and returns when ctx ends even if the connection is stuck in a write and look is not back. A
+// closing publisher looks only for messages in doubt.
+func (p *Publisher) lookPatiently(ctx context.Context, doubt bool) (*stream, error) {
+	type outcome struct {
+		stream *stream
+		err    error
+	}
+	back := make(chan outcome, 1)
+	p.mu.Lock()
+	if p.closing && !doubt {
+		p.mu.Unlock()
+		return nil, errClosed
+	}
+	p.group.Go(func() {
+		s, err := p.look(ctx)
+		back <- outcome{s, err}
+	})
+	p.mu.Unlock()
+	select {
+	case o := <-back:
+		return o.stream, o.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // Close waits for the answers on their way until ctx ends; what is left then is answered Uncertain if it was sent, and

@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 60 * time.Second
+const patience = 30 * time.Second
 
 // commonURL is the server that all tests share; each makes streams of its own there.
 func commonURL(tb testing.TB) string {
@@ -88,7 +88,7 @@ func (s *server) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.port
 func (s *server) configure() string {
 	s.tb.Helper()
 	text := fmt.Sprintf("listen: 127.0.0.1:%d\n%s\n", s.port, s.extra)
-	if !strings.Contains(s.extra, "jetstream") {
+	if !strings.Contains("\n"+s.extra, "\njetstream") {
 		text += fmt.Sprintf("jetstream { store_dir: %q }\n", filepath.Join(s.dir, "data"))
 	}
 	file := filepath.Join(s.dir, "nats.conf")
@@ -172,10 +172,17 @@ func (s *server) signal(sig syscall.Signal, ends bool) {
 }
 
 // kill ends the process at once; stop lets it say goodbye; freeze makes it silent until thaw.
-func (s *server) kill()   { s.signal(syscall.SIGKILL, true) }
-func (s *server) stop()   { s.signal(syscall.SIGTERM, true) }
-func (s *server) freeze() { s.signal(syscall.SIGSTOP, false) }
-func (s *server) thaw()   { s.signal(syscall.SIGCONT, false) }
+func (s *server) kill() { s.signal(syscall.SIGKILL, true) }
+func (s *server) stop() { s.signal(syscall.SIGTERM, true) }
+func (s *server) thaw() { s.signal(syscall.SIGCONT, false) }
+func (s *server) freeze() {
+	s.tb.Helper()
+	s.signal(syscall.SIGSTOP, false)
+	until(s.tb, "the server stands still", func() bool {
+		state, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(s.command.Process.Pid)).Output() //nolint:gosec // our own process
+		return err == nil && strings.HasPrefix(string(state), "T")
+	})
+}
 
 // reload changes the configuration while the server runs, and waits until its introduction has the text.
 func (s *server) reload(extra, introduction string) {
@@ -246,8 +253,17 @@ func (b *bench) context() context.Context {
 // makeStream makes the stream, and again after it was deleted.
 func (b *bench) makeStream() {
 	b.tb.Helper()
+	var last error
+	defer func() {
+		if b.tb.Failed() {
+			b.tb.Logf("make the stream: %v", last)
+		}
+	}()
 	until(b.tb, "the stream is made", func() bool {
-		_, err := b.js.CreateStream(b.context(), b.config)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_, err := b.js.CreateStream(ctx, b.config)
+		last = err
 		if apiErr := (*jetstream.APIError)(nil); errors.As(err, &apiErr) && apiErr.Code < 500 {
 			b.tb.Fatal(err)
 		}

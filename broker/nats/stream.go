@@ -37,7 +37,10 @@ type stream struct {
 var errNoStream = errors.New("nats: the stream does not exist")
 
 // lookup asks the server for the stream.
-func (l *link) lookup(ctx context.Context, c Config) (*stream, error) {
+func (l *link) lookup(ctx context.Context, c Config, dials bool) (*stream, error) {
+	if !l.nc.IsConnected() {
+		return nil, l.down(dials)
+	}
 	m, err := l.nc.RequestWithContext(ctx, c.api()+".STREAM.INFO."+c.Stream, nil)
 	if err != nil {
 		if last := l.nc.LastError(); errors.Is(last, natsgo.ErrPermissionViolation) && ctx.Err() != nil {

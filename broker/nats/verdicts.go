@@ -78,7 +78,7 @@ var verdicts = [situations]verdict{
 	justChanged:  {broker.Unavailable, broker.CodeUnavailable, "no responders (503); then looked up", "the stream takes the subject by now: it was being made, changed or moved"},
 	streamFull:   {broker.Unavailable, broker.CodeUnavailable, "API error 10077, 10002, 10023, 10028, 10047, 10122", "the stream (`discard: new`), the account or the disk is full"},
 	streamSealed: {broker.Unavailable, broker.CodeUnavailable, "API error 10109", "the stream is sealed"},
-	serverFailed: {broker.Unavailable, broker.CodeUnavailable, "any other API error of class 5xx", "the server failed"},
+	serverFailed: {broker.Unavailable, broker.CodeUnavailable, "any other API error of class 5xx *", "the server failed"},
 	notConnected: {broker.Unavailable, broker.CodeUnavailable, "before it is sent", "there is no connection"},
 	notSent:      {broker.Unavailable, broker.CodeUnavailable, "before it is sent", "the time or the context ended while it waited to be sent"},
 	closed:       {broker.Unavailable, broker.CodeUnavailable, "before it is sent", "the publisher is closed"},

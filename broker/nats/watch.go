@@ -8,8 +8,8 @@ import (
 	"github.com/onwardhq/onward/broker"
 )
 
-// How often the watch looks, with and without messages on their way; when it dials again at the earliest; and how long
-// a look-up of the stream may take.
+// How often the goroutines look, with and without messages on their way; when a connection is replaced at the earliest;
+// and how long a look-up of the stream may take while messages wait for it.
 const (
 	watchBusy   = 25 * time.Millisecond
 	watchIdle   = time.Second
@@ -17,25 +17,36 @@ const (
 	lookupTime  = 2 * time.Second
 )
 
-// watch is the goroutine that sees timeouts and lost connections. It asks the connection for its state instead of
-// listening, because nats.go drops status events that nobody takes at once.
+// watch is the goroutine that sees timeouts. It never touches the connection, whose methods all wait while a write does
+// not end.
 func (p *Publisher) watch() {
+	p.regularly(p.busy, func() { p.timeOut(time.Now()) })
+}
+
+// mind is the goroutine that sees lost connections. It asks the connection for its state instead of listening, because
+// nats.go drops status events that nobody takes at once.
+func (p *Publisher) mind() {
+	var redialed time.Time
+	p.regularly(p.flying, func() {
+		p.checkLink()
+		if time.Since(redialed) >= redialAfter && p.redial() {
+			redialed = time.Now()
+		}
+	})
+}
+
+// regularly calls f until the publisher stops; work makes it look at once, for there was nothing to look at before.
+func (p *Publisher) regularly(work <-chan struct{}, f func()) {
 	timer := time.NewTimer(watchIdle)
 	defer timer.Stop()
-	var redialed time.Time
 	for {
 		select {
 		case <-timer.C:
-		case <-p.busy:
+		case <-work:
 		case <-p.stop.Done():
 			return
 		}
-		now := time.Now()
-		p.timeOut(now)
-		p.checkLink()
-		if now.Sub(redialed) >= redialAfter && p.redial() {
-			redialed = now
-		}
+		f()
 		timer.Reset(p.watchAgain())
 	}
 }
@@ -77,7 +88,9 @@ func (p *Publisher) checkLink() {
 	l := p.link
 	p.mu.Unlock()
 	epoch, up := l.state()
+	limit := l.nc.MaxPayload()
 	p.mu.Lock()
+	p.limit = limit
 	var answers []pending
 	for token, f := range p.flights {
 		if f.sent && (f.link != l || f.epoch < epoch || !up) && f.state == away {
@@ -150,7 +163,7 @@ func (p *Publisher) question(token uint64, why situation, cause error) {
 func (p *Publisher) resolve() {
 	for asked := p.forget(0); asked > 0; asked = p.forget(asked) {
 		ctx, cancel := context.WithTimeout(p.stop, lookupTime)
-		s, err := p.look(ctx)
+		s, err := p.lookPatiently(ctx, true)
 		cancel()
 		p.mu.Lock()
 		doubts := p.doubts[:asked:asked]

@@ -66,7 +66,7 @@ func (w *writer) send(f *flight, l *link, s *stream) {
 	case !known:
 		f.state = doubtful
 	default:
-		f.state, f.sent, f.link, f.epoch = away, true, l, epoch
+		f.state, f.sent, f.link, f.epoch = sending, true, l, epoch
 	}
 	p.mu.Unlock()
 
@@ -78,7 +78,18 @@ func (w *writer) send(f *flight, l *link, s *stream) {
 	default: // from here on f may be answered, and must not be touched
 		if err := l.nc.PublishMsg(m); err != nil {
 			p.settle(token, l.sendFault(err, len(m.Data)))
+			return
 		}
+		p.left(token)
+	}
+}
+
+// left notes that the connection has taken a message.
+func (p *Publisher) left(token uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f := p.flights[token]; f != nil && f.state == sending {
+		f.state = away
 	}
 }
 
@@ -128,7 +139,7 @@ func (w *writer) set(name, value string) {
 
 // validHeader reports whether a header arrives as it is. nats.go itself would turn line breaks into blanks.
 func validHeader(name, value string) bool {
-	if name == "" || strings.ContainsAny(value, "\r\n") {
+	if name == "" || strings.IndexByte(value, '\n') >= 0 || strings.IndexByte(value, '\r') >= 0 {
 		return false
 	}
 	for i := 0; i < len(name); i++ {

@@ -1,0 +1,384 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/onwardhq/onward/broker"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// drives brings about each situation on a real server and checks the answer against the table.
+var drives = [situations]func(t *testing.T){
+	taken: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		r := publish(t, t.Context(), b.publisher(Config{}), messages(2, b.topic)...)
+		want(t, r[0], taken)
+		if r[0].Position != "1" || r[1].Position != "2" {
+			t.Errorf("positions %q and %q, want the stream's sequence", r[0].Position, r[1].Position)
+		}
+	},
+	takenBefore: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p, m := b.publisher(Config{}), message(b.topic, "")
+		publish(t, t.Context(), p, messages(3, b.topic)...)
+		r := append(publish(t, t.Context(), p, m), publish(t, t.Context(), p, m)...)
+		want(t, r[1], takenBefore)
+		if r[0].Position != "4" || r[1].Position != "4" {
+			t.Errorf("positions %q and %q, want 4 for both", r[0].Position, r[1].Position)
+		}
+	},
+
+	badSubject: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p := b.publisher(Config{})
+		for _, topic := range []string{"", ".", "a..b", b.topic + ".", "*", b.topic + ".*", b.topic + ".>", "a b", "a\tb", b.topic + "\r\nPUB x 0", "$JS.API.STREAM.DELETE." + b.stream, "$SYS.REQ", "_INBOX.x"} {
+			want(t, publish(t, t.Context(), p, message(topic, ""))[0], badSubject)
+		}
+		if n := b.count(); n != 0 {
+			t.Errorf("%d messages arrived", n)
+		}
+	},
+	badHeader: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p := b.publisher(Config{})
+		for _, change := range []func(*broker.Envelope){
+			func(e *broker.Envelope) { e.Key = "line\nbreak" },
+			func(e *broker.Envelope) { e.Type = "A\r\nonward-id: forged" },
+			func(e *broker.Envelope) { e.Record.Headers = map[string]string{"a b": "1"} },
+			func(e *broker.Envelope) { e.Record.Headers = map[string]string{"": "1"} },
+			func(e *broker.Envelope) { e.Record.Headers = map[string]string{"ü": "1"} },
+			func(e *broker.Envelope) { e.Record.Headers = map[string]string{"a:b": "1"} },
+		} {
+			m := message(b.topic, "")
+			change(&m)
+			want(t, publish(t, t.Context(), p, m)[0], badHeader)
+		}
+		if n := b.count(); n != 0 {
+			t.Errorf("%d messages arrived", n)
+		}
+	},
+	reservedHeader: func(t *testing.T) {
+		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.AllowRollup = true })
+		p := b.publisher(Config{})
+		publish(t, t.Context(), p, messages(3, b.topic)...)
+		for _, name := range []string{"Nats-Rollup", "nats-rollup", "Nats-Msg-Id"} {
+			m := message(b.topic, "")
+			m.Record.Headers = map[string]string{name: "all"}
+			want(t, publish(t, t.Context(), p, m)[0], reservedHeader)
+		}
+		if n := b.count(); n != 3 {
+			t.Errorf("the stream has %d messages, want 3", n)
+		}
+	},
+	aboveMaxPayload: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p := b.publisher(Config{})
+		m := message(b.topic, "")
+		m.Payload = make([]byte, b.nc.MaxPayload()+1)
+		rs := publish(t, t.Context(), p, message(b.topic, ""), m, message(b.topic, ""))
+		want(t, rs[1], aboveMaxPayload)
+		want(t, rs[2], taken)
+	},
+	aboveMaxMsgSize: func(t *testing.T) {
+		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.MaxMsgSize = 2000 })
+		p := b.publisher(Config{})
+		m := message(b.topic, "")
+		m.Payload = make([]byte, 2000)
+		rs := publish(t, t.Context(), p, message(b.topic, ""), m)
+		want(t, rs[0], taken)
+		want(t, rs[1], aboveMaxMsgSize)
+	},
+	unroutable: func(t *testing.T) {
+		b, other := newBench(t, commonURL(t), nil), newBench(t, commonURL(t), nil)
+		p := b.publisher(Config{})
+		for _, topic := range []string{"nowhere." + b.topic, other.topic} {
+			want(t, publish(t, t.Context(), p, message(topic, ""))[0], unroutable)
+			p.mu.Lock()
+			p.stream = nil // the server says it now: no responders, or another stream than expected
+			p.mu.Unlock()
+			want(t, publish(t, t.Context(), p, message(topic, ""))[0], unroutable)
+		}
+		if n := other.count(); n != 0 {
+			t.Errorf("the other stream has %d messages", n)
+		}
+	},
+	permissionDenied: func(t *testing.T) {
+		s := newServer(t, `authorization { users: [
+			{ user: all, password: p },
+			{ user: few, password: p, permissions: { publish: ["*.orders", "$JS.API.STREAM.INFO.*"], subscribe: "_INBOX.>" } } ] }`) // all that a relay needs
+		b := prepareBench(t, s.url(), natsgo.UserInfo("all", "p"))
+		b.makeStream()
+		prefix := strings.ToLower(b.stream)
+		called := make(chan error, 10)
+		p := b.publisher(Config{}, natsgo.UserInfo("few", "p"), natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) { called <- err }))
+		rs := publish(t, t.Context(), p, message(b.topic, ""), message(prefix+".denied", ""), message(prefix+".forbïdden", ""), message(b.topic, ""))
+		want(t, rs[0], taken)
+		want(t, rs[1], permissionDenied)
+		want(t, rs[2], permissionDenied)
+		want(t, rs[3], taken)
+		if err := <-called; !errors.Is(err, natsgo.ErrPermissionViolation) {
+			t.Errorf("the caller's error handler was called with %v", err)
+		}
+	},
+	subjectFull: func(t *testing.T) {
+		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) {
+			c.MaxMsgsPerSubject, c.Discard, c.DiscardNewPerSubject = 1, jetstream.DiscardNew, true
+		})
+		rs := publish(t, t.Context(), b.publisher(Config{}), message(b.topic, ""), message(b.topic, ""), message(b.topic+"2", ""))
+		want(t, rs[0], taken)
+		want(t, rs[1], subjectFull)
+		want(t, rs[2], taken)
+	},
+	refused: func(t *testing.T) { // a stream of counters takes no ordinary message
+		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.AllowMsgCounter, c.AllowDirect = true, true })
+		want(t, publish(t, t.Context(), b.publisher(Config{}), message(b.topic, ""))[0], refused)
+	},
+
+	noStream: func(t *testing.T) {
+		b := prepareBench(t, commonURL(t))
+		p := b.publisher(Config{})
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], noStream)
+		other := prepareBench(t, b.url) // now another stream takes the subject
+		other.config.Subjects = b.config.Subjects
+		other.makeStream()
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], noStream)
+		other.deleteStream()
+		b.makeStream()
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], taken)
+		b.deleteStream()
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], noStream)
+		b.makeStream()
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], taken)
+	},
+	noSubjects: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		mirror := prepareBench(t, b.url)
+		mirror.config.Subjects, mirror.config.Mirror = nil, &jetstream.StreamSource{Name: b.stream}
+		mirror.config.Duplicates = 0
+		mirror.makeStream()
+		want(t, publish(t, t.Context(), mirror.publisher(Config{}), message(b.topic, ""))[0], noSubjects)
+	},
+	noJetStream: func(t *testing.T) {
+		s := newServer(t, "jetstream: disabled")
+		b := prepareBench(t, s.url())
+		want(t, publish(t, t.Context(), b.publisher(Config{}), message(b.topic, ""))[0], noJetStream)
+	},
+	justChanged: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p, topic := b.publisher(Config{}), "added."+b.topic
+		want(t, publish(t, t.Context(), p, message(topic, ""))[0], unroutable)
+		b.updateStream(func(c *jetstream.StreamConfig) { c.Subjects = append(c.Subjects, topic) })
+		want(t, publish(t, t.Context(), p, message(topic, ""))[0], justChanged)
+		want(t, publish(t, t.Context(), p, message(topic, ""))[0], taken)
+	},
+	streamFull: func(t *testing.T) {
+		for name, change := range map[string]func(*jetstream.StreamConfig){
+			"messages": func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 1, jetstream.DiscardNew },
+			"bytes":    func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1000, jetstream.DiscardNew },
+		} {
+			b := newBench(t, commonURL(t), change)
+			p, first := b.publisher(Config{}), message(b.topic, "")
+			rs := publish(t, t.Context(), p, append([]broker.Envelope{first}, messages(3, b.topic)...)...)
+			want(t, rs[0], taken)
+			want(t, rs[3], streamFull)
+			want(t, publish(t, t.Context(), p, first)[0], takenBefore) // what it has it knows, full or not
+			if t.Failed() {
+				t.Fatal(name)
+			}
+		}
+		s := newServer(t, `no_auth_user: u
+			accounts { A: { users: [{ user: u, password: p }], jetstream: { max_memory: 2K, max_file: 2K } } }`)
+		b := newBench(t, s.url(), nil)
+		rs := publish(t, t.Context(), b.publisher(Config{}), messages(50, b.topic)...)
+		want(t, rs[0], taken)
+		want(t, rs[49], streamFull)
+	},
+	streamSealed: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p := b.publisher(Config{})
+		b.updateStream(func(c *jetstream.StreamConfig) { c.Sealed = true })
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], streamSealed)
+	},
+	serverFailed: func(t *testing.T) { // no server could be made to say it; the class of the answer decides
+		s, doubt := judge(&natsgo.APIError{Code: 500, ErrorCode: 10194, Description: "stream is offline"})
+		if s != serverFailed || doubt {
+			t.Errorf("got %v", s)
+		}
+		want(t, s.result(errors.New("offline")), serverFailed)
+	},
+	notConnected: func(t *testing.T) {
+		s := newServer(t, "")
+		b := newBench(t, s.url(), nil)
+		p := b.publisher(Config{})
+		s.stop()
+		until(t, "the connection is down", func() bool { return !p.link.nc.IsConnected() })
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], notConnected)
+		never := b.dialed(Options{}) // nor ever connected
+		want(t, publish(t, t.Context(), never, message(b.topic, ""))[0], notConnected)
+	},
+	notSent: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		want(t, publish(t, ended, b.publisher(Config{}), message(b.topic, ""))[0], notSent)
+	},
+	closed: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p := b.publisher(Config{})
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], closed)
+	},
+
+	busy: func(t *testing.T) {
+		s := newServer(t, "")
+		s.extra = fmt.Sprintf(`jetstream { store_dir: %q, max_buffered_msgs: 1 }`, t.TempDir())
+		s.stop()
+		s.start()
+		b := newBench(t, s.url(), nil)
+		p := b.publisher(Config{})
+		for range 50 {
+			for _, r := range publish(t, t.Context(), p, messages(2000, b.topic)...) {
+				if r.Outcome != broker.Accepted {
+					want(t, r, busy)
+					return
+				}
+			}
+		}
+		t.Error("the server was never too busy")
+	},
+	tooManyPending: func(t *testing.T) {
+		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.NoAck = true })
+		p := b.publisher(Config{MaxPending: 3, AckTimeout: 100 * time.Millisecond})
+		rs := publish(t, t.Context(), p, messages(5, b.topic)...)
+		want(t, rs[2], noAnswer)
+		want(t, rs[3], tooManyPending)
+		want(t, rs[4], tooManyPending)
+	},
+
+	inProcess: inProcessOnACluster,
+	connectionLost: func(t *testing.T) {
+		s := newServer(t, "")
+		b := newBench(t, s.url(), nil)
+		p := b.publisher(Config{})
+		publish(t, t.Context(), p, message(b.topic, ""))
+		s.freeze() // so that it is sent and not answered
+		answer := make(chan broker.Result, 1)
+		p.Publish(t.Context(), messages(1, b.topic), func(_ int, r broker.Result) { answer <- r })
+		until(t, "it is sent", func() bool { return p.link.nc.Stats().OutMsgs >= 3 }) // a look-up and a message before
+		s.kill()
+		want(t, <-answer, connectionLost)
+	},
+	noAnswer: func(t *testing.T) {
+		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.NoAck = true })
+		m := message(b.topic, "")
+		want(t, publish(t, t.Context(), b.publisher(Config{AckTimeout: 100 * time.Millisecond}), m)[0], noAnswer)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		want(t, publish(t, ctx, b.publisher(Config{}), m)[0], noAnswer)
+	},
+	contextEnded: func(t *testing.T) {
+		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.NoAck = true })
+		p := b.publisher(Config{})
+		before := p.link.nc.Stats().OutMsgs
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := make(chan broker.Result, 1)
+		p.Publish(ctx, messages(1, b.topic), func(_ int, r broker.Result) { answer <- r })
+		until(t, "it is sent", func() bool { return p.link.nc.Stats().OutMsgs > before })
+		cancel()
+		want(t, <-answer, contextEnded)
+	},
+}
+
+func TestEachSituationOnARealServer(t *testing.T) {
+	t.Parallel()
+	for s, drive := range drives {
+		t.Run(fmt.Sprintf("%s %s", verdicts[s].outcome, verdicts[s].means), func(t *testing.T) {
+			t.Parallel()
+			if drive == nil {
+				t.Fatal("nothing brings it about")
+			}
+			drive(t)
+		})
+	}
+}
+
+// The table of the documentation is the one that the publisher goes by.
+func TestTheDocumentationHasTheTable(t *testing.T) {
+	t.Parallel()
+	var table strings.Builder
+	table.WriteString("| how the publisher knows | what it is | outcome | code |\n|---|---|---|---|\n")
+	for _, v := range verdicts {
+		code := "-"
+		if v.code != "" {
+			code = "`" + strings.TrimPrefix(string(v.code), "onward/") + "`"
+		}
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", v.seen, v.means, v.outcome, code)
+	}
+	const file, begin, end = "../../docs/brokers/jetstream.md", "<!-- outcomes: written by go test -update -->\n", "<!-- end of outcomes -->"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	old, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no table between %q and %q", file, begin, end)
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(before+begin+table.String()+end+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	} else if old != table.String() {
+		t.Errorf("%s is not what the publisher does (go test -update writes it):\n%s", file, table.String())
+	}
+}
+
+func TestJudgeKnowsErrorsByCodeThenByClass(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		class int
+		code  natsgo.ErrorCode
+		text  string
+		want  situation
+		doubt bool
+	}{
+		{404, 10059, "stream not found", noStream, true},
+		{400, 10060, "expected stream does not match", noStream, true},
+		{400, 10054, "message size exceeds maximum allowed", aboveMaxMsgSize, false},
+		{400, 10097, "header size exceeds maximum allowed of 64k", aboveMaxMsgSize, false},
+		{503, 10077, "maximum messages exceeded", streamFull, false},
+		{503, 10077, "maximum messages per subject exceeded", subjectFull, false},
+		{400, 10002, "resource limits exceeded for account", streamFull, false},
+		{503, 10023, "insufficient resources", streamFull, false},
+		{500, 10028, "insufficient memory resources available", streamFull, false},
+		{500, 10047, "insufficient storage resources available", streamFull, false},
+		{503, 10008, "JetStream system temporarily unavailable", noJetStream, false},
+		{503, 10039, "JetStream not enabled for account", noJetStream, false},
+		{503, 10076, "JetStream not enabled", noJetStream, false},
+		{400, 10109, "invalid operation on sealed stream", streamSealed, false},
+		{409, 10158, "duplicate message id is in process", inProcess, false},
+		{429, 10167, "too many requests", busy, false},
+		{500, 10118, "stream is offline", serverFailed, false},
+		{503, 1, "unknown", serverFailed, false},
+		{429, 1, "unknown", busy, false},
+		{409, 1, "unknown", inProcess, false},
+		{400, 10169, "message counter increment is missing", refused, false},
+	} {
+		if s, doubt := judge(&natsgo.APIError{Code: c.class, ErrorCode: c.code, Description: c.text}); s != c.want || doubt != c.doubt {
+			t.Errorf("%d %d %s: got %q (doubt %v), want %q", c.class, c.code, c.text, verdicts[s].means, doubt, verdicts[c.want].means)
+		}
+	}
+}
