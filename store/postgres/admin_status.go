@@ -1,0 +1,81 @@
+package postgres
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onwardhq/onward/store"
+)
+
+// Status returns the outbox at a glance. It is cheap at any size: a backlog is counted up to 100,000, parked and dead
+// messages up to 100,000 of a kind, and the answer says where counting stopped.
+func (a *Admin) Status(ctx context.Context) (s store.Status, err error) {
+	err = a.read(ctx, "read status", func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, a.sql["status"], "")
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := scanStatus(rows, &s); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	return s, err
+}
+
+// scanStatus reads one row: the outbox, and one sink if there is any.
+func scanStatus(row pgx.Row, s *store.Status) error {
+	var (
+		version, schema, partitions string
+		name                        *string
+		sink                        store.SinkStatus
+		oldest, settled             nullTime
+		retry, scheduled, behind    int64
+	)
+	err := row.Scan(&version, &schema, &partitions, &s.Lineage, &s.Now, &s.RelaysLive,
+		&name, &sink.Backlog, &sink.BacklogAtLeast, &oldest, &retry, &scheduled, &behind, &sink.BlockedKeys, &sink.Dead,
+		&sink.CountsAtLeast, &sink.Published, &sink.PartitionsOwned, &sink.PartitionsFree, &settled)
+	if err != nil {
+		return err
+	}
+	s.Database = shortVersion(version)
+	s.Schema, _ = strconv.Atoi(schema) // 0 where the table does not say
+	s.Partitions, _ = strconv.Atoi(partitions)
+	if name == nil {
+		return nil
+	}
+	sink.Name, sink.LastSettle = *name, settled.Time
+	if !oldest.IsZero() {
+		sink.Lag = max(s.Now.Sub(oldest.Time), 0)
+	}
+	sink.Parked = make(map[store.Reason]int64)
+	for reason, n := range map[store.Reason]int64{store.ReasonRetry: retry, store.ReasonScheduled: scheduled, store.ReasonBehind: behind} {
+		if n > 0 {
+			sink.Parked[reason] = n
+		}
+	}
+	s.Sinks = append(s.Sinks, sink)
+	return nil
+}
+
+// shortVersion makes "PostgreSQL 15.4" of what version() returns.
+func shortVersion(full string) string {
+	words := strings.Fields(full)
+	return strings.Join(words[:min(2, len(words))], " ")
+}
+
+// nullTime is a time that may be NULL: then it is zero.
+type nullTime struct{ time.Time }
+
+// Scan takes a time or NULL.
+func (t *nullTime) Scan(src any) error {
+	t.Time, _ = src.(time.Time)
+	return nil
+}
