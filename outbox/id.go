@@ -63,8 +63,10 @@ func invalidID(s string) error {
 	if len(s) > 64 {
 		s = s[:64] + "..."
 	}
-	return &Error{Code: ErrIDInvalid.Code, Op: "parse id", Detail: "\"" + s + "\" is not a UUID",
-		Hint: "write it as 36 characters, for example 0197b0c4-6f5e-7c3a-9d1e-2f8a4b6c8d0e"}
+	return &Error{
+		Code: ErrIDInvalid.Code, Op: "parse id", Detail: "\"" + s + "\" is not a UUID",
+		Hint: "write it as 36 characters, for example 0197b0c4-6f5e-7c3a-9d1e-2f8a4b6c8d0e",
+	}
 }
 
 // IsZero reports whether the id is missing.

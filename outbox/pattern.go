@@ -10,8 +10,10 @@ type Pattern string
 // other characters.
 func (p Pattern) Validate() error {
 	bad := func(why string) error {
-		return &Error{Code: ErrConfigInvalid.Code, Op: "topic pattern \"" + string(p) + "\"", Detail: why,
-			Hint: "write words separated by dots; * is one word, > at the end the rest"}
+		return &Error{
+			Code: ErrConfigInvalid.Code, Op: "topic pattern \"" + string(p) + "\"", Detail: why,
+			Hint: "write words separated by dots; * is one word, > at the end the rest",
+		}
 	}
 	words := strings.Split(string(p), ".")
 	for i, w := range words {

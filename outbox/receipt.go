@@ -24,9 +24,11 @@ func (r Receipt) String() string {
 // ParseReceipt reads what String writes and refuses everything else with ErrFieldInvalid.
 func ParseReceipt(s string) (Receipt, error) {
 	bad := func(cause error) (Receipt, error) {
-		return Receipt{}, &Error{Code: ErrFieldInvalid.Code, Op: "parse receipt", Err: cause,
+		return Receipt{}, &Error{
+			Code: ErrFieldInvalid.Code, Op: "parse receipt", Err: cause,
 			Detail: "not a receipt: want id.partition.seq.transaction",
-			Hint:   "pass the receipt on as the writer returned it"}
+			Hint:   "pass the receipt on as the writer returned it",
+		}
 	}
 	parts := strings.Split(s, ".")
 	if len(s) > 84 || len(parts) != 4 {

@@ -89,10 +89,16 @@ func (r Rules) check(m *Message) error {
 		name, text string
 		limit      int
 	}{
-		{"topic", m.Topic, MaxTopic}, {"type", m.Type, MaxType}, {"key", m.Key, MaxKey}, {"scope", m.Scope, MaxScope},
-		{"content type", m.ContentType, MaxField}, {"correlation id", m.CorrelationID, MaxField},
-		{"causation id", m.CausationID, MaxField}, {"aggregate type", m.AggregateType, MaxField},
-		{"aggregate id", m.AggregateID, MaxField}, {"event id", m.EventID, MaxField},
+		{"topic", m.Topic, MaxTopic},
+		{"type", m.Type, MaxType},
+		{"key", m.Key, MaxKey},
+		{"scope", m.Scope, MaxScope},
+		{"content type", m.ContentType, MaxField},
+		{"correlation id", m.CorrelationID, MaxField},
+		{"causation id", m.CausationID, MaxField},
+		{"aggregate type", m.AggregateType, MaxField},
+		{"aggregate id", m.AggregateID, MaxField},
+		{"event id", m.EventID, MaxField},
 	} {
 		if len(f.text) > f.limit {
 			return m.fault(ErrFieldTooLong, fmt.Sprintf("%s has %d bytes, the limit is %d", f.name, len(f.text), f.limit), "")
@@ -167,7 +173,7 @@ func validText(s string) bool {
 }
 
 func validHeaderValue(s string) bool {
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		if s[i] < 0x20 && s[i] != '\t' || s[i] == 0x7f {
 			return false
 		}

@@ -200,7 +200,7 @@ func (r *Relay) retry(ctx context.Context, what string, forGood func(error) bool
 	for {
 		err := f(ctx)
 		if err == nil || ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end of ctx is the caller's wish; what it did to the call is no news
 		}
 		if forGood(err) {
 			return err

@@ -107,12 +107,14 @@ var defects = []defect{
 	{name: "ignores the context", caught: "sends nothing after the context ended", publish: func(d *double, _ context.Context, batch []broker.Envelope, done func(int, broker.Result)) {
 		d.Publisher.Publish(context.Background(), batch, done)
 	}},
-	{name: "calls sent messages unavailable", caught: "answers all when the context ends meanwhile", config: membroker.Config{Latency: time.Second},
+	{
+		name: "calls sent messages unavailable", caught: "answers all when the context ends meanwhile", config: membroker.Config{Latency: time.Second},
 		publish: answering(func(_ *double, _ broker.Envelope, r *broker.Result) {
 			if r.Outcome == broker.Uncertain {
 				r.Outcome = broker.Unavailable
 			}
-		})},
+		}),
+	},
 	{name: "changes the batch", caught: "leaves the batch as it is and keeps nothing", publish: func(d *double, ctx context.Context, batch []broker.Envelope, done func(int, broker.Result)) {
 		for _, e := range batch {
 			if e.Record.Headers != nil {
@@ -201,14 +203,16 @@ var defects = []defect{
 			*r = broker.Result{Outcome: broker.Accepted}
 		}
 	})},
-	{name: "blocks while the broker is silent", caught: "returns while the broker is silent",
+	{
+		name: "blocks while the broker is silent", caught: "returns while the broker is silent",
 		freeze: func(d *double) { d.frozen = true },
 		publish: func(d *double, ctx context.Context, batch []broker.Envelope, done func(int, broker.Result)) {
 			if d.frozen {
 				<-ctx.Done()
 			}
 			d.Publisher.Publish(ctx, batch, done)
-		}},
+		},
+	},
 }
 
 // breakVariable tells a child process which defect to run the suite on.

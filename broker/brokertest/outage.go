@@ -102,6 +102,7 @@ func (s *suite) repeat(p broker.Publisher, batch []broker.Envelope, felt *atomic
 		case broker.Rejected, broker.Retry:
 			s.Errorf("a sound message was answered %s: %s", r.Outcome, cause(r))
 			return false
+		default: // not now: it is asked again
 		}
 		felt.Add(1)
 		if time.Now().After(deadline) {

@@ -183,12 +183,12 @@ func TestPipelineKeepsFailingUntilTheFailureIsAnswered(t *testing.T) {
 			p.Publish(t.Context(), batch[i:i+1], func(_ int, r broker.Result) { results[i] = r })
 		}
 		send(0)
-		time.Sleep(time.Second / 2)
+		time.Sleep(time.Second / 2) //nolint:forbidigo // the clock of synctest
 		send(1)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the clock of synctest
 		synctest.Wait()
-		send(2) // the failure was answered: its sender chose to go on
-		time.Sleep(2 * time.Second)
+		send(2)                     // the failure was answered: its sender chose to go on
+		time.Sleep(2 * time.Second) //nolint:forbidigo // the clock of synctest
 		synctest.Wait()
 		wantEqual(t, "outcomes", outcomes(results), []string{"retry", "retry", "accepted"})
 		wantEqual(t, "stored", seqs(b.All()), []int64{3})
@@ -226,7 +226,7 @@ func TestLatencyDelaysAnswersAndAContextCutsThemShort(t *testing.T) {
 		if len(answers) != 0 || b.Len() != 1 {
 			t.Error("the answer came at once, or the message did not")
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the clock of synctest
 		p.Publish(ctx, envelopes("b"), say)
 		if err := p.Close(t.Context()); err != nil {
 			t.Errorf("Close: %v", err)

@@ -221,6 +221,7 @@ func (b *Broker) failed(e *broker.Envelope, r broker.Result) answer {
 		r.Outcome = broker.Retry
 	case 0: // a stall or a panic: there is no answer to repeat
 		r.Outcome, r.Code = broker.Uncertain, broker.CodePublishTimeout
+	default: // the same answer
 	}
 	r.Err = errBehind
 	a.failure = &failure{key: e.Key, ids: map[outbox.ID]bool{e.ID: true}, result: r}

@@ -30,6 +30,7 @@ func (m *Machine) publish() {
 	switch m.breaker.state {
 	case breakerOpen:
 		return
+	case breakerClosed:
 	case breakerHalf:
 		if p := m.breaker.probe; p != nil && p.ticket != 0 && p.awaited(p.ticket) {
 			return

@@ -1,0 +1,143 @@
+// Package harness runs relays as processes against real servers, breaks them, and checks what arrived against a ledger
+// that was written in the business transactions themselves.
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Entry is one message of the ledger: written in the same transaction as the message, so it is there exactly if the
+// message is. N numbers the messages of a key in the order in which their transactions followed each other.
+type Entry struct {
+	ID  string `json:"id"`
+	Key string `json:"key"`
+	N   int    `json:"n"`
+}
+
+// Arrival is one message that the broker has.
+type Arrival struct {
+	ID       string    `json:"id"`
+	Key      string    `json:"key"`
+	Position uint64    `json:"position"`
+	At       time.Time `json:"at"`
+	Relay    string    `json:"relay"`
+}
+
+// Fault is something that was done to the system.
+type Fault struct {
+	Kind   string    `json:"kind"` // kill, stop, restart, ...
+	Target string    `json:"target"`
+	At     time.Time `json:"at"`
+}
+
+// Run is all that a check needs; it can be written to a file and checked again.
+type Run struct {
+	Ledger   []Entry   `json:"ledger"`
+	Arrivals []Arrival `json:"arrivals"` // in the order of the broker
+	Faults   []Fault   `json:"faults"`
+	// Beside is how far from a fault a duplicate may lie: a lease, the take-over, and what was in flight.
+	Beside time.Duration `json:"beside"`
+}
+
+// Verdict is what a run showed.
+type Verdict struct {
+	Sent         int      `json:"sent"`
+	Arrived      int      `json:"arrived"`      // distinct
+	Lost         int      `json:"lost"`         // in the ledger, not at the broker
+	Phantom      int      `json:"phantom"`      // at the broker, not in the ledger
+	Reordered    int      `json:"reordered"`    // first copies that came after a later one of their key
+	Duplicates   int      `json:"duplicates"`   // further copies
+	Unattributed int      `json:"unattributed"` // duplicates that lie beside no fault
+	Examples     []string `json:"examples,omitempty"`
+}
+
+// OK reports whether every promise was kept.
+func (v Verdict) OK() bool {
+	return v.Lost == 0 && v.Phantom == 0 && v.Reordered == 0 && v.Unattributed == 0 && v.Sent > 0
+}
+
+// String is the one-line verdict.
+func (v Verdict) String() string {
+	return fmt.Sprintf("sent %d, arrived %d, lost %d, phantom %d, reordered %d, duplicates %d (unattributed %d)",
+		v.Sent, v.Arrived, v.Lost, v.Phantom, v.Reordered, v.Duplicates, v.Unattributed)
+}
+
+// Check compares what arrived with the ledger. It is a pure function.
+func Check(r Run) Verdict {
+	v := Verdict{Sent: len(r.Ledger)}
+	example := func(format string, args ...any) {
+		if len(v.Examples) < 20 {
+			v.Examples = append(v.Examples, fmt.Sprintf(format, args...))
+		}
+	}
+	ledger := make(map[string]Entry, len(r.Ledger))
+	for _, e := range r.Ledger {
+		ledger[e.ID] = e
+	}
+	seen := make(map[string]uint64, len(r.Ledger))
+	last := map[string]int{} // per key: the highest N that arrived
+	for _, a := range r.Arrivals {
+		e, known := ledger[a.ID]
+		first, again := seen[a.ID]
+		switch {
+		case !known:
+			v.Phantom++
+			example("phantom %s of key %s at position %d", a.ID, a.Key, a.Position)
+		case again:
+			v.Duplicates++
+			if !r.beside(a.At) {
+				v.Unattributed++
+				example("duplicate %s of key %s at positions %d and %d, beside no fault (%s)", a.ID, a.Key, first, a.Position, a.Relay)
+			}
+		default:
+			seen[a.ID] = a.Position
+			if e.N <= last[e.Key] {
+				v.Reordered++
+				example("key %s: message %d at position %d came after message %d", e.Key, e.N, a.Position, last[e.Key])
+			}
+			last[e.Key] = max(last[e.Key], e.N)
+		}
+	}
+	v.Arrived = len(seen)
+	for _, e := range r.Ledger {
+		if _, ok := seen[e.ID]; !ok {
+			v.Lost++
+			example("lost %s: message %d of key %s", e.ID, e.N, e.Key)
+		}
+	}
+	return v
+}
+
+// beside reports whether a fault happened shortly before.
+func (r Run) beside(at time.Time) bool {
+	return slices.ContainsFunc(r.Faults, func(f Fault) bool {
+		d := at.Sub(f.At)
+		return d >= -100*time.Millisecond && d <= r.Beside
+	})
+}
+
+// Save writes the run, so that it can be checked again.
+func (r Run) Save(file string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, b, 0o600)
+}
+
+// Load reads what Save wrote.
+func Load(file string) (r Run, err error) {
+	b, err := os.ReadFile(file) //nolint:gosec // the caller's own report
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(b, &r)
+}
+
+// Details lists the examples of what was wrong, one a line.
+func (v Verdict) Details() string { return strings.Join(v.Examples, "\n") }

@@ -1,0 +1,196 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/nats"
+	"github.com/onwardhq/onward/relay"
+	"github.com/onwardhq/onward/relay/core"
+	"github.com/onwardhq/onward/store/postgres"
+)
+
+// RelayConfig is what a relay process of the harness is started with.
+type RelayConfig struct {
+	Name           string        `json:"name"`
+	Database       string        `json:"database"`
+	Schema         string        `json:"schema"`
+	Prefix         string        `json:"prefix"`
+	NATS           string        `json:"nats"`
+	Stream         string        `json:"stream"`
+	Lease          time.Duration `json:"lease"`
+	Window         int           `json:"window"`
+	PublishTimeout time.Duration `json:"publish_timeout"`
+	RetryFirst     time.Duration `json:"retry_first"`
+	RetryMax       time.Duration `json:"retry_max"`
+	Attempts       int           `json:"attempts"`
+	BreakerFirst   time.Duration `json:"breaker_first"`
+	Fail           float64       `json:"fail"`   // share of publishes that fail without being sent
+	Slow           time.Duration `json:"slow"`   // each publish takes that long
+	Poison         string        `json:"poison"` // while this file exists, messages of the key "poison" fail
+	Seed           uint64        `json:"seed"`
+}
+
+const relayProcess = "ONWARD_HARNESS_RELAY"
+
+// Main is called first in TestMain: where this process was started as a relay it runs it and does not return.
+func Main() {
+	text := os.Getenv(relayProcess)
+	if text == "" {
+		return
+	}
+	var c RelayConfig
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	if err := runRelay(c); err != nil {
+		fmt.Fprintln(os.Stderr, "relay:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func runRelay(c RelayConfig) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	pool, err := pgxpool.New(ctx, c.Database)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	store, err := postgres.Open(ctx, pool, postgres.Config{Schema: c.Schema, TablePrefix: c.Prefix, Logger: log})
+	if err != nil {
+		return err
+	}
+	nc, err := nats.Connect(c.NATS, nats.Options{Name: c.Name})
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	pub, err := nats.NewPublisher(nc, nats.Config{Stream: c.Stream})
+	if err != nil {
+		return err
+	}
+	sink := relay.Sink{
+		Name: "jetstream", Publisher: &faulty{Publisher: pub, fail: c.Fail, poison: c.Poison, slow: c.Slow, rng: rand.New(rand.NewPCG(c.Seed, 1))}, //nolint:gosec // faults
+		PublishTimeout: c.PublishTimeout,
+		Retry:          core.Retry{First: c.RetryFirst, Max: c.RetryMax, Attempts: c.Attempts},
+		Breaker:        core.Breaker{First: c.BreakerFirst},
+	}
+	sink.Window.Messages = c.Window
+	r, err := relay.New(relay.Config{Store: store, Name: c.Name, Sinks: []relay.Sink{sink}, Lease: c.Lease, Logger: log})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// faulty makes publishes fail or slow.
+type faulty struct {
+	broker.Publisher
+	fail   float64
+	poison string
+	slow   time.Duration
+	mu     sync.Mutex
+	rng    *rand.Rand
+}
+
+func (f *faulty) Publish(ctx context.Context, batch []broker.Envelope, done func(int, broker.Result)) {
+	if f.slow > 0 {
+		pause(ctx, f.slow)
+	}
+	var good []broker.Envelope
+	var index []int
+	for i := range batch {
+		f.mu.Lock()
+		bad := f.rng.Float64() < f.fail || f.poisoned(batch[i].Key)
+		f.mu.Unlock()
+		if bad {
+			done(i, broker.Result{Outcome: broker.Retry, Code: "harness/fault", Err: fmt.Errorf("failed on purpose")})
+			continue
+		}
+		good, index = append(good, batch[i]), append(index, i)
+	}
+	if len(good) > 0 {
+		f.Publisher.Publish(ctx, good, func(i int, r broker.Result) { done(index[i], r) })
+	}
+}
+
+// poisoned reports whether the message's key fails at the moment.
+func (f *faulty) poisoned(key string) bool {
+	if f.poison == "" || key != "poison" {
+		return false
+	}
+	_, err := os.Stat(f.poison)
+	return err == nil
+}
+
+// Process is a running relay.
+type Process struct {
+	Name string
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+// StartRelay starts this test's own binary as a relay; its log goes to out.
+func StartRelay(c RelayConfig, out io.Writer) (*Process, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(os.Args[0]) //nolint:gosec // ourselves
+	cmd.Env = append(os.Environ(), relayProcess+"="+string(text))
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &Process{Name: c.Name, cmd: cmd, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Signal sends a signal: SIGKILL, SIGSTOP, SIGCONT, SIGTERM.
+func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Wait waits until the process has ended and returns how.
+func (p *Process) Wait(d time.Duration) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(d):
+		return fmt.Errorf("relay %s did not end within %v", p.Name, d)
+	}
+}
+
+// Memory is the process's resident memory in bytes.
+func (p *Process) Memory() (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		return 0, err
+	}
+	return resident * int64(os.Getpagesize()), nil
+}

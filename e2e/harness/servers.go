@@ -1,0 +1,186 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	natsgo "github.com/nats-io/nats.go"
+)
+
+// Server is a server of one test's own, which the test may kill and start again on its port and data.
+type Server struct {
+	URL   string
+	name  string
+	start func() *exec.Cmd
+	ping  func(ctx context.Context) error
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// Start starts the server and waits until it answers.
+func (s *Server) Start(ctx context.Context) error {
+	s.cmd = s.start()
+	if err := s.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", s.name, err)
+	}
+	s.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		_ = cmd.Wait()
+		close(ended)
+	}(s.cmd, s.ended)
+	for {
+		err := s.ping(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.ended:
+			return fmt.Errorf("%s ended: %w", s.name, err)
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer: %w", s.name, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Stop sends a signal and waits for the end.
+func (s *Server) Stop(sig syscall.Signal) error {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return nil
+	}
+	_ = syscall.Kill(-s.cmd.Process.Pid, sig)
+	select {
+	case <-s.ended:
+		return nil
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("%s did not end on %v", s.name, sig)
+	}
+}
+
+// Immediate is PostgreSQL's immediate shutdown: no checkpoint, crash recovery at the next start.
+const Immediate = syscall.SIGQUIT
+
+// NewPostgres makes a PostgreSQL cluster in dir, from the programs in ONWARD_TEST_POSTGRES_BIN, with durable settings.
+func NewPostgres(dir string, settings ...string) (*Server, error) {
+	bin := os.Getenv("ONWARD_TEST_POSTGRES_BIN")
+	if bin == "" {
+		return nil, errors.New("ONWARD_TEST_POSTGRES_BIN is not set")
+	}
+	attr, err := asUser("postgres", dir)
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(dir, "data")
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "onward", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions") //nolint:gosec // the test's own
+	initdb.SysProcAttr, initdb.Dir = attr, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{name: "postgres", URL: fmt.Sprintf("postgres://onward@127.0.0.1:%d/postgres?sslmode=disable", port)}
+	s.start = func() *exec.Cmd {
+		args := []string{"-D", data, "-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200"}
+		for _, setting := range settings {
+			args = append(args, "-c", setting)
+		}
+		cmd := exec.Command(filepath.Join(bin, "postgres"), args...) //nolint:gosec // the test's own
+		cmd.SysProcAttr, cmd.Dir = attr, dir
+		cmd.Stderr, _ = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // the test's own
+		return cmd
+	}
+	s.ping = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, s.URL)
+		if err != nil {
+			return err
+		}
+		return errors.Join(conn.Ping(ctx), conn.Close(ctx))
+	}
+	return s, nil
+}
+
+// NewNATS makes a NATS server with JetStream on disk in dir, from the program in ONWARD_TEST_NATS_SERVER.
+func NewNATS(dir string) (*Server, error) {
+	bin := os.Getenv("ONWARD_TEST_NATS_SERVER")
+	if bin == "" {
+		return nil, errors.New("ONWARD_TEST_NATS_SERVER is not set")
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{name: "nats-server", URL: fmt.Sprintf("nats://127.0.0.1:%d", port)}
+	s.start = func() *exec.Cmd {
+		cmd := exec.Command(bin, "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-js", "-sd", filepath.Join(dir, "js")) //nolint:gosec // the test's own
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		return cmd
+	}
+	s.ping = func(context.Context) error {
+		nc, err := natsgo.Connect(s.URL, natsgo.Timeout(time.Second), natsgo.NoReconnect())
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		js, err := nc.JetStream()
+		if err != nil {
+			return err
+		}
+		_, err = js.AccountInfo()
+		return err
+	}
+	return s, nil
+}
+
+// asUser returns the attributes that run a command as a user where we are root, and hands dir over to it: PostgreSQL does
+// not run as root.
+func asUser(name, dir string) (*syscall.SysProcAttr, error) {
+	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if os.Getuid() != 0 {
+		return attr, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), NoSetGroups: true}
+	for d := dir; d != os.TempDir() && len(d) > 1; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // must be reachable
+			break
+		}
+	}
+	return attr, os.Chown(dir, int(uid), int(gid)) //nolint:gosec // ids fit
+}
+
+// freePort finds a port below the range of outgoing connections.
+func freePort() (int, error) {
+	for port := 20000 + os.Getpid()%5000; port < 32000; port++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = l.Close()
+			return port, nil
+		}
+	}
+	return 0, errors.New("no free port between 20000 and 32000")
+}
