@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/onwardhq/onward/outbox"
 )
@@ -95,10 +96,12 @@ func (k *checker) database() {
 
 func (k *checker) relay() {
 	r := &k.c.Relay
-	k.that(r.Lease > 0, "relay.lease", "must be longer than 0")
+	k.that(r.Lease >= 100*time.Millisecond, "relay.lease", "is %v, the least is 100ms", r.Lease)
+	k.that(len(r.Name) <= 200, "relay.name", "has %d bytes, the most is 200", len(r.Name))
 	k.that(r.Heartbeat > 0, "relay.heartbeat", "must be longer than 0")
 	k.that(r.Heartbeat <= r.Lease/3, "relay.heartbeat", "is %v, which is more than a third of relay.lease (%v)", r.Heartbeat, r.Lease)
 	atLeast(k, "relay.page", r.Page, 1)
+	k.that(r.Page <= 100_000, "relay.page", "is %d, the most is 100000", r.Page)
 	atLeast(k, "relay.page_bytes", r.PageBytes, 1)
 	k.that(r.PollMin > 0, "relay.poll_min", "must be longer than 0")
 	k.that(r.PollMin <= r.PollMax, "relay.poll_max", "is %v, which is less than relay.poll_min (%v)", r.PollMax, r.PollMin)
@@ -114,6 +117,7 @@ func (k *checker) sink(path string, s *Sink) {
 			k.url(path+".url", strings.TrimSpace(one), SinkSchemes)
 		}
 	}
+	k.that(s.NATS.Stream != "" || s.URL == "", path+".nats.stream", "is missing: name the stream that takes the messages")
 	atLeast(k, path+".window.messages", s.Window.Messages, 1)
 	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)
 	k.that(s.Settle.Every > 0, path+".settle.every", "must be longer than 0")

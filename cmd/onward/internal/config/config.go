@@ -59,7 +59,7 @@ type Sink struct {
 
 // NATS is what only JetStream needs.
 type NATS struct {
-	Stream string `key:"stream" note:"the stream that is expected to take the messages; default: whichever takes the subject"`
+	Stream string `key:"stream" note:"required: the stream that takes the messages"`
 }
 
 // Window bounds what is published and not yet settled.

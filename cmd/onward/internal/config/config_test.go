@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -238,4 +239,24 @@ func FuzzReadYAML(f *testing.F) {
 		c := &Config{places: make(map[string]place)}
 		c.check(c.apply(entries)) // must not panic
 	})
+}
+
+// The example names only settings that exist, and the values that it calls defaults are.
+func TestTheExampleIsTheDefaults(t *testing.T) {
+	t.Parallel()
+	c, err := Load(Source{File: "../../../../examples/onward.yaml"})
+	if err != nil {
+		t.Fatalf("%v\n%v", err, errors.Unwrap(err))
+	}
+	plain, err := Load(Source{Set: []string{
+		"database.url=" + c.Database.URL, "sinks[0].name=orders", "sinks[0].url=" + c.Sinks[0].URL, "sinks[0].nats.stream=ORDERS",
+		"topics[0].match=orders.>", "topics[0].require_key=true", "topics[1].match=>",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.places, plain.places = nil, nil
+	if !reflect.DeepEqual(c, plain) {
+		t.Errorf("the example is\n%+v\nthe defaults are\n%+v", c, plain)
+	}
 }

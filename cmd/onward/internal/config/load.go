@@ -75,6 +75,9 @@ func (c *Config) apply(entries []entry) (faults Faults) {
 			continue
 		}
 		if err := set(v, e.text); err != nil {
+			if def := find(e.steps).def; def != "" {
+				_ = set(v, def) // so that one fault does not make others
+			}
 			faults = append(faults, e.place.fault(path, err.Error()))
 		}
 	}

@@ -1,0 +1,75 @@
+// Package cli is the command line of Onward. Data goes to stdout, words go to stderr, and the exit code says what became
+// of it.
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Environment is what a run of the program has around it.
+type Environment struct {
+	In            io.Reader
+	Out, Err      io.Writer
+	Environ       []string // as os.Environ gives it
+	AsksOnIn      bool     // somebody sits there to answer: stdin and stderr are a terminal
+	OutIsTerminal bool     // then tables may have colors
+	ErrIsTerminal bool     // then the log is text
+	Now           func() time.Time
+}
+
+// Main runs the program in its process: with its arguments, files and signals. It does not return.
+//
+// The first SIGINT or SIGTERM ends the context, which stops a relay gracefully; the second ends the process at once.
+func Main() {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() { // ends with the process
+		<-signals
+		cancel()
+		<-signals
+		os.Exit(exitSignalled)
+	}()
+	terminal := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) } //nolint:gosec // a file descriptor
+	code := Run(ctx, os.Args[1:], Environment{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Now: time.Now,
+		AsksOnIn:      terminal(os.Stdin) && terminal(os.Stderr),
+		OutIsTerminal: terminal(os.Stdout),
+		ErrIsTerminal: terminal(os.Stderr),
+	})
+	os.Exit(code)
+}
+
+// Run runs one command line and returns its exit code. It starts and ends no process and reads nothing but what it is
+// given, so that a test, or another program, can call it.
+func Run(ctx context.Context, args []string, env Environment) int {
+	a := &app{env: env}
+	root := newRoot(a)
+	root.SetArgs(args)
+	root.SetIn(env.In)
+	root.SetOut(env.Out)
+	root.SetErr(env.Err)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		a.explain(err)
+	}
+	return exitCode(err)
+}
+
+// variable returns a variable of the environment.
+func (e Environment) variable(name string) string {
+	value := ""
+	for _, pair := range e.Environ {
+		if len(pair) > len(name) && pair[len(name)] == '=' && pair[:len(name)] == name {
+			value = pair[len(name)+1:] // the last one counts, as in the process itself
+		}
+	}
+	return value
+}

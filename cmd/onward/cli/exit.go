@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/onwardhq/onward/cmd/onward/internal/config"
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// The exit codes.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2 // wrong usage or configuration
+	exitNotFound    = 3
+	exitRefused     = 4 // conflict, reorder, unsafe, not allowed
+	exitUnreachable = 5
+	exitSignalled   = 6 // stopped by a second signal
+)
+
+// errConfirmationRequired is an act that nobody confirmed.
+var errConfirmationRequired = &outbox.Error{Code: "onward/confirmation-required", Detail: "nobody confirmed it"}
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	err     error
+	command string // whose help explains it
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// exitByCode is what errors of our own end in; every other one is a failure.
+var exitByCode = map[outbox.Code]int{
+	outbox.ErrConfigInvalid.Code:      exitUsage,
+	config.CodeUnknownKey:             exitUsage,
+	outbox.ErrIdentifierInvalid.Code:  exitUsage,
+	outbox.ErrIDInvalid.Code:          exitUsage,
+	store.ErrSchemaMissing.Code:       exitUsage,
+	store.ErrSchemaOld.Code:           exitUsage,
+	store.ErrSchemaNew.Code:           exitUsage,
+	store.ErrDatabaseUnsupported.Code: exitUsage,
+	store.ErrFilterInvalid.Code:       exitUsage,
+	store.ErrReasonRequired.Code:      exitUsage,
+	"onward/broker-unsafe":            exitUsage,
+	store.ErrNotFound.Code:            exitNotFound,
+	store.ErrStateConflict.Code:       exitRefused,
+	store.ErrReorderRefused.Code:      exitRefused,
+	store.ErrNameTaken.Code:           exitRefused,
+	store.ErrFenced.Code:              exitRefused,
+	errConfirmationRequired.Code:      exitRefused,
+	"onward/forbidden":                exitRefused,
+	"onward/broker-unavailable":       exitUnreachable,
+}
+
+func exitCode(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	if u := (*usageError)(nil); errors.As(err, &u) {
+		return exitUsage
+	}
+	if code, ok := exitByCode[outbox.CodeOf(err)]; ok {
+		return code
+	}
+	if denied(err) {
+		return exitRefused
+	}
+	if unreachable(err) {
+		return exitUnreachable
+	}
+	return exitFailed
+}
+
+// denied reports that the database does not let this user do it.
+func denied(err error) bool {
+	pg := (*pgconn.PgError)(nil)
+	return errors.As(err, &pg) && pg.Code == "42501"
+}
+
+// unreachable reports that nothing answered, or that the server let nobody in.
+func unreachable(err error) bool {
+	if c := (*pgconn.ConnectError)(nil); errors.As(err, &c) {
+		return true
+	}
+	if n := net.Error(nil); errors.As(err, &n) {
+		return true
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+}
+
+// explain says on stderr what went wrong and what to do about it.
+func (a *app) explain(err error) {
+	if errors.Is(err, errSaid) {
+		return
+	}
+	p := a.paint(a.env.ErrIsTerminal)
+	fmt.Fprintf(a.env.Err, "%s %s\n", p("error:", red), oneLineEach(headline(err)))
+	if faults := (config.Faults)(nil); errors.As(err, &faults) {
+		for _, f := range faults {
+			fmt.Fprintf(a.env.Err, "  %s\n", visible(f.String()))
+		}
+	}
+	for _, hint := range a.hints(err) {
+		fmt.Fprintf(a.env.Err, "%s %s\n", p("hint:", cyan), hint)
+	}
+}
+
+// errSaid is behind errors that were said already, message by message.
+var errSaid = errors.New("said already")
+
+// headline is the error's text; faults of the configuration follow it, a line each.
+func headline(err error) string {
+	if faults := (config.Faults)(nil); errors.As(err, &faults) {
+		if e := (*outbox.Error)(nil); errors.As(err, &e) {
+			return (&outbox.Error{Code: e.Code, Op: e.Op, Detail: e.Detail}).Error()
+		}
+	}
+	return err.Error()
+}
+
+func oneLineEach(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, line := range lines {
+		lines[i] = visible(strings.TrimSpace(line))
+	}
+	return strings.Join(lines, "\n  ")
+}
+
+func (a *app) hints(err error) []string {
+	if hint := outbox.Hint(err); hint != "" {
+		return []string{hint}
+	}
+	u := (*usageError)(nil)
+	switch {
+	case errors.As(err, &u):
+		return []string{"`" + u.command + " --help` shows how it is used"}
+	case denied(err):
+		return []string{"the database's user lacks a right: `onward migrate print --grants` shows the roles and what each may do"}
+	case unreachable(err) && a.config != nil && a.config.Database.URL != "":
+		return []string{"does the server run, and is database.url right? It is " + config.MaskURL(a.config.Database.URL)}
+	case errors.Is(err, context.DeadlineExceeded):
+		return []string{"the database took longer than database.statement_timeout"}
+	}
+	return nil
+}

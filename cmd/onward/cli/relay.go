@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/nats"
+	"github.com/onwardhq/onward/cmd/onward/internal/config"
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/relay"
+	"github.com/onwardhq/onward/relay/core"
+	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/postgres"
+)
+
+func newRelay(a *app) *cobra.Command {
+	var jsonLines bool
+	c := &cobra.Command{
+		Use:   "relay",
+		Short: "Publish what services write, until stopped",
+		Long: `Runs a relay: it reads what services have written, publishes it in order per key, and settles what became
+of it. Any number of relays may run on one outbox, on any hosts; they share its partitions, and take over
+from one that dies.
+
+It refuses to start with a wrong configuration or with tables that are missing, older or newer. A
+database, broker or stream that is not there yet is waited for.
+
+SIGTERM or Ctrl-C: it stops reading, finishes what is in flight, settles, gives its leases back, and ends
+with 0. The second signal ends it at once, with 6; what was in flight may then come twice.`,
+		Example: `  onward relay --config onward.yaml
+  ONWARD_DATABASE__URL=postgres://app@db/shop ONWARD_SINKS__0__NAME=orders \
+    ONWARD_SINKS__0__URL=nats://broker:4222 ONWARD_SINKS__0__NATS__STREAM=ORDERS onward relay
+  onward relay --json | jq '{published, retried, breaker}'`,
+		Args: takes(0, 0, ""),
+		RunE: func(c *cobra.Command, _ []string) error { return a.runRelay(c.Context(), jsonLines) },
+	}
+	c.Flags().BoolVar(&jsonLines, "json", false, "one JSON object a second on stdout: what was read, published, retried, ...")
+	return c
+}
+
+func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
+	c, err := a.load()
+	if err != nil {
+		return err
+	}
+	if err := c.NeedSink(); err != nil {
+		return err
+	}
+	log := newLogger(a.env.Err, a.env.ErrIsTerminal, a.quiet, c.Telemetry.Log)
+	publisher, err := openPublisher(c.Sinks[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closePublisher(publisher, c.Relay.ShutdownGrace)) }()
+	pool, err := openPool(context.WithoutCancel(ctx), c.Database)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	s, err := waitForStore(ctx, log, pool, c.Database)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped while it waited: nothing is in flight
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	rc := relayConfig(c)
+	rc.Store, rc.Logger, rc.Sinks[0].Publisher = s, log, publisher
+	if jsonLines {
+		rc.Observer = &jsonRounds{encoder: json.NewEncoder(a.env.Out), now: a.env.Now}
+	}
+	r, err := relay.New(rc)
+	if err != nil {
+		return err
+	}
+	log.Info("relay starts", "relay", r.Name(), "sink", rc.Sinks[0].Name, "to", config.MaskURL(c.Sinks[0].URL), "version", rc.Version)
+	if err := r.Run(ctx); err != nil {
+		return migrateHint(err)
+	}
+	log.Info("relay ends: everything is settled, the leases are given back", "relay", r.Name())
+	return nil
+}
+
+// waitForStore opens the store once the database is there, after migrating it where the configuration says so.
+func waitForStore(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, d config.Database) (s store.Store, err error) {
+	err = waitForDatabase(ctx, log, func(ctx context.Context) error {
+		if d.AutoMigrate {
+			err := postgres.Migrate(ctx, pool, postgres.MigrateConfig{Schema: d.Schema, TablePrefix: d.TablePrefix,
+				Report: func(step postgres.Migration) { log.Info("migrate", "step", step.String(), "locks", step.Locks) }})
+			if err != nil {
+				return err
+			}
+		}
+		s, err = openStore(ctx, pool, d, log)
+		return err
+	})
+	return s, migrateHint(err)
+}
+
+func openStore(ctx context.Context, pool *pgxpool.Pool, d config.Database, log *slog.Logger) (store.Store, error) {
+	s, err := postgres.Open(ctx, pool, postgres.Config{Schema: d.Schema, TablePrefix: d.TablePrefix, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// openPublisher makes the publisher of a sink; it connects in the background.
+func openPublisher(s config.Sink) (broker.Publisher, error) {
+	return nats.Dial(s.URL, nats.Options{Name: "onward " + s.Name}, nats.Config{
+		Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond),
+	})
+}
+
+func closePublisher(p broker.Publisher, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	return p.Close(ctx)
+}
+
+// relayConfig turns settings into the relay's own configuration.
+func relayConfig(c *config.Config) relay.Config {
+	rc := relay.Config{
+		Name: c.Relay.Name, Lease: c.Relay.Lease, Heartbeat: c.Relay.Heartbeat, PollMin: c.Relay.PollMin, PollMax: c.Relay.PollMax,
+		ShutdownGrace: c.Relay.ShutdownGrace, Page: c.Relay.Page, PageBytes: int(c.Relay.PageBytes), Version: version().Version,
+	}
+	for _, s := range c.Sinks {
+		sink := relay.Sink{
+			Name: s.Name, OnDead: s.OnDead, RecordPositions: s.RecordPositions, PublishTimeout: s.PublishTimeout,
+			Retry:   core.Retry{Fixed: s.Retry.Kind == "fixed", First: s.Retry.First, Max: s.Retry.Max, Attempts: s.Retry.Attempts},
+			Breaker: core.Breaker{Failures: s.Breaker.Failures, First: s.Breaker.First, Max: s.Breaker.Max},
+		}
+		if s.Retry.Attempts == 0 { // for ever: 0 is the default in Go, where a zero value must work
+			sink.Retry.Attempts = -1
+		}
+		sink.Window.Messages, sink.Window.Bytes = s.Window.Messages, int(s.Window.Bytes)
+		sink.Settle.Every, sink.Settle.Count = s.Settle.Every, s.Settle.Count
+		rc.Sinks = append(rc.Sinks, sink)
+	}
+	for _, t := range c.Topics {
+		rc.Topics = append(rc.Topics, relay.Topic{
+			Match: outbox.Pattern(t.Match), OnDead: t.OnDead, RequireKey: t.RequireKey, MaxPayload: int(t.MaxPayload),
+		})
+	}
+	return rc
+}
+
+// roundView is a line of `relay --json`: what happened since the line before.
+type roundView struct {
+	TS                 time.Time `json:"ts"`
+	Sink               string    `json:"sink"`
+	DurationMS         float64   `json:"duration_ms"`
+	Read               int       `json:"read"`
+	Published          int       `json:"published"`
+	Duplicates         int       `json:"duplicates"`
+	Retried            int       `json:"retried"`
+	Parked             int       `json:"parked"`
+	Dead               int       `json:"dead"`
+	Settled            int       `json:"settled"`
+	PartitionsOwned    int       `json:"partitions_owned"`
+	PartitionsGained   int       `json:"partitions_gained"`
+	PartitionsReleased int       `json:"partitions_released"`
+	Relays             int       `json:"relays"`
+	Breaker            string    `json:"breaker"` // "closed" or "open"
+}
+
+// jsonRounds writes a line for each round. The relay calls it from one goroutine.
+type jsonRounds struct {
+	encoder *json.Encoder
+	now     func() time.Time
+}
+
+// Round writes the line. A reader that went away is no reason to stop publishing.
+func (j *jsonRounds) Round(r relay.Round) {
+	state := "closed"
+	if r.BreakerOpen {
+		state = "open"
+	}
+	_ = j.encoder.Encode(roundView{
+		TS: j.now().UTC(), Sink: r.Sink, DurationMS: millis(r.Took), Read: r.Read, Published: r.Published, Duplicates: r.Duplicates,
+		Retried: r.Retried, Parked: r.Parked, Dead: r.Dead, Settled: r.Settled, PartitionsOwned: r.Owned,
+		PartitionsGained: r.Gained, PartitionsReleased: r.Released, Relays: r.Relays, Breaker: state,
+	})
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onwardhq/onward/store"
+)
+
+func newStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show backlog, lag, parked and dead messages of each sink",
+		Long: `Shows the outbox at a glance, a line for each sink:
+
+  BACKLOG       messages not yet published, without parked ones; 100,000+ is where counting stops
+  LAG           the age of the oldest of them
+  PARKED        messages that left the fast path: they wait for a retry, for their time (scheduled),
+                or behind an earlier message of their key
+  BLOCKED KEYS  keys that wait: one of their messages is retried, or is a dead letter that blocks
+  DEAD          messages that gave up, until somebody requeues or discards them
+  PARTITIONS    held by relays, of all
+
+It reads little at any size of the outbox, and changes nothing.`,
+		Example: `  onward status
+  onward status -o json | jq '.sinks[] | {name, lag_ms}'`,
+		Args: takes(0, 0, ""),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.withAdmin(c.Context(), func(ctx context.Context, admin store.Admin) error {
+				s, err := admin.Status(ctx)
+				if err != nil {
+					return err
+				}
+				a.say("%s, schema %d, %s, %s live", s.Database, s.Schema, plural(s.Partitions, "partition"), plural(s.RelaysLive, "relay"))
+				if len(s.Sinks) == 0 && a.output == outTable {
+					a.say("no sink yet: the first `onward relay` registers its own")
+					return nil
+				}
+				view := viewStatus(&s)
+				return a.emit(view, []any{view}, func() *table { return statusTable(&s) })
+			})
+		},
+	}
+}
+
+func statusTable(s *store.Status) *table {
+	t := newTable("SINK", "BACKLOG", "LAG", "PARKED", "BLOCKED KEYS", "DEAD", "PUBLISHED", "PARTITIONS", "LAST SETTLE")
+	for _, k := range s.Sinks {
+		lag, settled, dead := "-", "-", number(atLeast(k.Dead, k.CountsAtLeast && k.Dead >= 100_000))
+		if k.Lag > 0 {
+			lag = span(k.Lag)
+		}
+		if !k.LastSettle.IsZero() {
+			settled = span(s.Now.Sub(k.LastSettle)) + " ago"
+		}
+		if k.Dead > 0 {
+			dead.style = red
+		}
+		owned := number(fmt.Sprintf("%d/%d", k.PartitionsOwned, k.PartitionsOwned+k.PartitionsFree))
+		if k.PartitionsFree > 0 {
+			owned.style = yellow
+		}
+		t.add(text(k.Name), number(atLeast(k.Backlog, k.BacklogAtLeast)), number(lag), text(parkedText(&k)),
+			number(count(k.BlockedKeys)), dead, number(count(k.Published)), owned, text(settled))
+	}
+	return t
+}
+
+// parkedText writes "12 (2 retry, 10 behind)".
+func parkedText(k *store.SinkStatus) string {
+	var total int64
+	var parts []string
+	for _, reason := range []store.Reason{store.ReasonRetry, store.ReasonScheduled, store.ReasonBehind} {
+		if n := k.Parked[reason]; n > 0 {
+			total += n
+			parts = append(parts, count(n)+" "+string(reason))
+		}
+	}
+	if total == 0 {
+		return "0"
+	}
+	return atLeast(total, k.CountsAtLeast && total >= 100_000) + " (" + strings.Join(parts, ", ") + ")"
+}
