@@ -49,8 +49,10 @@ func Connect(address string, o Options) (*natsgo.Conn, error) {
 }
 
 func connectFault(address string, cause error) error {
-	return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "connect to " + strings.Join(redacted(strings.Split(address, ",")), ","), Err: cause,
-		Hint: "check the address, the credentials and the TLS settings"}
+	return &outbox.Error{
+		Code: outbox.ErrConfigInvalid.Code, Op: "connect to " + strings.Join(redacted(strings.Split(address, ",")), ","), Err: cause,
+		Hint: "check the address, the credentials and the TLS settings",
+	}
 }
 
 func (o Options) options() ([]natsgo.Option, error) {

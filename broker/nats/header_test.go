@@ -27,7 +27,7 @@ var openWire = sync.OnceValues(func() (*wire, error) {
 	}
 	w := &wire{sent: make(chan []byte, 1)}
 	go func() {
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		if c, err := l.Accept(); err == nil {
 			w.listen(c)
 		}
@@ -38,7 +38,7 @@ var openWire = sync.OnceValues(func() (*wire, error) {
 
 // listen answers CONNECT and PING, and passes headers on.
 func (w *wire) listen(c net.Conn) {
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	_, _ = io.WriteString(c, `INFO {"headers":true,"max_payload":1048576}`+"\r\n")
 	r := bufio.NewReader(c)
 	for {

@@ -68,8 +68,10 @@ func (l *link) down(dials bool) error {
 	if l.nc.IsClosed() && !dials {
 		return &downError{"the connection is closed for good", "make a new connection and publisher, or let Dial own the connection", l.nc.LastError()}
 	}
-	return &downError{"there is no connection to " + strings.Join(redacted(l.nc.Servers()), ", "),
-		"start the server, or correct the address, user or TLS settings", l.nc.LastError()}
+	return &downError{
+		"there is no connection to " + strings.Join(redacted(l.nc.Servers()), ", "),
+		"start the server, or correct the address, user or TLS settings", l.nc.LastError(),
+	}
 }
 
 // ack is the server's answer to a message.

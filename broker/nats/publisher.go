@@ -142,9 +142,11 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 		return nil, err
 	}
 	if nc.Opts.AllowReconnect && nc.Opts.ReconnectBufSize >= 0 {
-		return nil, &outbox.Error{Code: codeUnsafe, Op: "nats publisher",
+		return nil, &outbox.Error{
+			Code: codeUnsafe, Op: "nats publisher",
 			Detail: "the connection keeps messages while it is broken and sends them later, behind their successors",
-			Hint:   "open it with Connect of this package, or with nats.ReconnectBufSize(-1)"}
+			Hint:   "open it with Connect of this package, or with nats.ReconnectBufSize(-1)",
+		}
 	}
 	p := &Publisher{
 		cfg: c.withDefaults(), dial: dial, flights: map[uint64]*flight{},

@@ -140,7 +140,7 @@ func (s *server) info() string {
 	if err != nil {
 		return ""
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 	_, _ = io.WriteString(c, "CONNECT {\"verbose\":false}\r\nPING\r\n")
 	var all []byte

@@ -13,7 +13,7 @@ func checkSubject(topic string) error {
 	if topic == "" {
 		return fmt.Errorf("nats: the topic is empty")
 	}
-	for i := 0; i < len(topic); i++ {
+	for i := range len(topic) {
 		if topic[i] <= ' ' || topic[i] == 0x7f {
 			return fmt.Errorf("nats: topic %q is no subject: it has a blank or control character", topic)
 		}
