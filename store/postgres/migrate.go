@@ -65,8 +65,10 @@ func NewMigrator(pool *pgxpool.Pool, c MigrateConfig) (*Migrator, error) {
 		}
 	}
 	if c.LockTimeout < 0 || c.LockTimeout > 0 && c.LockTimeout < time.Millisecond {
-		return nil, &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "postgres configuration",
-			Detail: "lock timeout " + c.LockTimeout.String(), Hint: "choose 1ms or more; 0 is 5s"}
+		return nil, &outbox.Error{
+			Code: outbox.ErrConfigInvalid.Code, Op: "postgres configuration",
+			Detail: "lock timeout " + c.LockTimeout.String(), Hint: "choose 1ms or more; 0 is 5s",
+		}
 	}
 	if c.LockTimeout == 0 {
 		c.LockTimeout = 5 * time.Second
@@ -127,7 +129,7 @@ func (m *Migrator) Up(ctx context.Context) error {
 
 func (m *Migrator) grant(ctx context.Context, conn *pgx.Conn) error {
 	return m.transaction(ctx, conn, func(tx pgx.Tx) error {
-		if err := execAll(ctx, tx.Conn(), m.names.sql(grantsFile)); err != nil {
+		if err := execAll(ctx, tx.Conn(), m.names.grants()); err != nil {
 			return hinted(err, "undefined_object", "create the roles first: `onward migrate print --grants` prints the statements")
 		}
 		return nil
@@ -146,8 +148,10 @@ func checkServer(ctx context.Context, conn *pgx.Conn) error {
 	case version < 140000:
 		return &outbox.Error{Code: store.ErrDatabaseUnsupported.Code, Detail: "the server is PostgreSQL " + text, Hint: "PostgreSQL 14 or newer is needed"}
 	case encoding != "UTF8":
-		return &outbox.Error{Code: store.ErrDatabaseUnsupported.Code, Detail: "the database's encoding is " + encoding,
-			Hint: "create a database with ENCODING 'UTF8'"}
+		return &outbox.Error{
+			Code: store.ErrDatabaseUnsupported.Code, Detail: "the database's encoding is " + encoding,
+			Hint: "create a database with ENCODING 'UTF8'",
+		}
 	}
 	return nil
 }
@@ -172,8 +176,10 @@ func (m *Migrator) version(ctx context.Context, q querier) (installed, error) {
 		return have, err
 	}
 	if version == nil || partitions == nil {
-		return have, &outbox.Error{Code: store.ErrSchemaMissing.Code, Detail: m.names.bare("outbox_meta") + " does not say its version",
-			Hint: "this is not a table of ours: choose another schema or table prefix"}
+		return have, &outbox.Error{
+			Code: store.ErrSchemaMissing.Code, Detail: m.names.bare("outbox_meta") + " does not say its version",
+			Hint: "this is not a table of ours: choose another schema or table prefix",
+		}
 	}
 	if have.version, err = strconv.Atoi(*version); err == nil {
 		have.partitions, err = strconv.Atoi(*partitions)
@@ -200,11 +206,15 @@ func (m *Migrator) pending(ctx context.Context, q querier) (*Migration, error) {
 	steps := m.steps(m.partitions(have))
 	switch {
 	case have.version > len(steps):
-		return nil, &outbox.Error{Code: store.ErrSchemaNew.Code, Detail: fmt.Sprintf("the schema has version %d, this program knows %d", have.version, len(steps)),
-			Hint: "use a newer onward"}
+		return nil, &outbox.Error{
+			Code: store.ErrSchemaNew.Code, Detail: fmt.Sprintf("the schema has version %d, this program knows %d", have.version, len(steps)),
+			Hint: "use a newer onward",
+		}
 	case have.partitions > 0 && m.config.Partitions > 0 && have.partitions != m.config.Partitions:
-		return nil, &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Detail: fmt.Sprintf("the outbox has %d partitions, not %d", have.partitions, m.config.Partitions),
-			Hint: "leave the number out: an outbox keeps its partitions"}
+		return nil, &outbox.Error{
+			Code: outbox.ErrConfigInvalid.Code, Detail: fmt.Sprintf("the outbox has %d partitions, not %d", have.partitions, m.config.Partitions),
+			Hint: "leave the number out: an outbox keeps its partitions",
+		}
 	case have.version == len(steps):
 		return nil, nil
 	}
@@ -354,7 +364,7 @@ func (m *Migrator) onConnection(ctx context.Context, op string, f func(*pgx.Conn
 // Grants only the grants are written.
 func (m *Migrator) Print(w io.Writer) error {
 	if m.config.Grants {
-		_, err := io.WriteString(w, m.names.sql(grantsFile))
+		_, err := io.WriteString(w, m.names.grants())
 		return err
 	}
 	var b strings.Builder

@@ -58,8 +58,10 @@ func (n names) migrations(partitions int) []Migration {
 		if parts == nil || parts[1] != fmt.Sprintf("%04d", i+1) || locks == nil {
 			panic("migration " + e.Name() + ": want NNNN_name.sql, numbered without gaps, that begins with -- locks:")
 		}
-		all = append(all, Migration{Version: i + 1, Name: parts[2], Locks: n.bare(locks[1]),
-			Transaction: !strings.Contains(string(text), noTransactionLine), SQL: n.expand(string(text), partitions)})
+		all = append(all, Migration{
+			Version: i + 1, Name: parts[2], Locks: n.bare(locks[1]),
+			Transaction: !strings.Contains(string(text), noTransactionLine), SQL: n.expand(string(text), partitions),
+		})
 	}
 	return all
 }
@@ -73,9 +75,13 @@ var schemaVersion = func() int {
 	return len(entries)
 }()
 
+// expand fills a file's places: :partitions, :schema and the names.
 func (n names) expand(text string, partitions int) string {
-	return n.sql(strings.ReplaceAll(text, ":partitions", strconv.Itoa(partitions)))
+	return n.sql(strings.NewReplacer(":partitions", strconv.Itoa(partitions), ":schema", `"`+n.schema+`"`).Replace(text))
 }
+
+// grants are the rights of the shipped roles.
+func (n names) grants() string { return n.expand(grantsFile, 0) }
 
 // bare puts this outbox's prefix into a text for people.
 func (n names) bare(text string) string { return strings.ReplaceAll(text, "outbox_", n.prefix) }
@@ -88,8 +94,10 @@ const (
 
 func checkPartitions(n int) error {
 	if n < 1 || n > MaxPartitions || bits.OnesCount(uint(n)) != 1 {
-		return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "postgres configuration",
-			Detail: fmt.Sprintf("%d partitions", n), Hint: fmt.Sprintf("choose a power of two up to %d", MaxPartitions)}
+		return &outbox.Error{
+			Code: outbox.ErrConfigInvalid.Code, Op: "postgres configuration",
+			Detail: fmt.Sprintf("%d partitions", n), Hint: fmt.Sprintf("choose a power of two up to %d", MaxPartitions),
+		}
 	}
 	return nil
 }

@@ -27,9 +27,11 @@ func newNames(schema, prefix string) (names, error) {
 	}
 	for what, s := range map[string]string{"schema": n.schema, "table prefix": n.prefix} {
 		if !identifier.MatchString(s) {
-			return names{}, &outbox.Error{Code: outbox.ErrIdentifierInvalid.Code, Op: "postgres configuration",
+			return names{}, &outbox.Error{
+				Code: outbox.ErrIdentifierInvalid.Code, Op: "postgres configuration",
 				Detail: what + " \"" + s + "\" is not ^[a-z_][a-z0-9_]{0,30}$",
-				Hint:   "use lower-case letters, digits and underscores, at most 31"}
+				Hint:   "use lower-case letters, digits and underscores, at most 31",
+			}
 		}
 	}
 	return n, nil

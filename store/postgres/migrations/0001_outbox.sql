@@ -4,6 +4,10 @@
 --
 -- In these files outbox_x stands for the qualified object "schema".prefix_x, and :outbox_x for the bare name (indexes,
 -- constraints), which PostgreSQL puts into its table's schema. :partitions is the number of partitions.
+--
+-- Vacuum: the defaults (a fifth of the table, or 50 rows) suit neither end. The log is large, so a fifth of it is hours of
+-- rows: 0.01. Of the small hot tables each settle or heartbeat leaves a dead row and a handful live ones, so a share of the
+-- live rows says nothing: a number, with no share and no delay. Whatever reads them walks over the dead rows in between.
 
 -- What is true of this outbox as a whole: schema (version), partitions, hash, lineage, floor, system_identifier.
 CREATE TABLE outbox_meta (
@@ -17,31 +21,39 @@ INSERT INTO outbox_meta (name, value) VALUES
     ('floor', '0'),
     ('system_identifier', (SELECT system_identifier::text FROM pg_control_system()));
 
--- The log. Rows are inserted once and never updated; retention deletes old ones.
+-- One number after the other: with a cache, a session would hand out old numbers later, and reorder its keys.
+CREATE SEQUENCE outbox_messages_seq_seq AS bigint CACHE 1;
+
+-- The log. Rows are inserted once and never updated; retention deletes old ones. Transaction and number are set by a
+-- trigger, whatever the producer sends.
 CREATE TABLE outbox_messages (
-    txid           xid8        NOT NULL,                            -- set by a trigger: the transaction that wrote the row
-    seq            bigint      NOT NULL GENERATED ALWAYS AS IDENTITY (CACHE 1),
+    txid           xid8        NOT NULL,                            -- the transaction that wrote the row
+    seq            bigint      NOT NULL,
     partition_id   int         NOT NULL GENERATED ALWAYS AS (
         ('x' || encode(substring(sha256(replace(coalesce(nullif(partition_key, ''), id::text), '\', '\\')::bytea) from 1 for 4), 'hex'))::bit(32)::int
             & (:partitions - 1)) STORED,
-    id             uuid        NOT NULL,                            -- default outbox_uuid7(), set in the functions' migration
+    id             uuid        NOT NULL                             -- default outbox_uuid7(), with the functions
+                               CHECK (id <> '00000000-0000-0000-0000-000000000000'),
     topic          text        NOT NULL CHECK (topic <> '' AND octet_length(topic) <= 255),
     partition_key  text        NOT NULL DEFAULT '' CHECK (octet_length(partition_key) <= 255),
     type           text        NOT NULL CHECK (type <> '' AND octet_length(type) <= 500),
     payload        bytea       NOT NULL CHECK (octet_length(payload) <= 1048576),
     content_type   text        NOT NULL DEFAULT 'application/octet-stream' CHECK (octet_length(content_type) <= 255),
-    headers        jsonb       NOT NULL DEFAULT '{}',               -- an object of strings, 8 KiB; checked by a function
+    headers        jsonb       NOT NULL DEFAULT '{}',               -- an object of strings; checked with the functions
     scope          text        NOT NULL DEFAULT '' CHECK (octet_length(scope) <= 64),
     correlation_id text        NOT NULL DEFAULT '' CHECK (octet_length(correlation_id) <= 255),
     causation_id   text        NOT NULL DEFAULT '' CHECK (octet_length(causation_id) <= 255),
     aggregate_type text        NOT NULL DEFAULT '' CHECK (octet_length(aggregate_type) <= 255),
     aggregate_id   text        NOT NULL DEFAULT '' CHECK (octet_length(aggregate_id) <= 255),
     event_id       text        NOT NULL DEFAULT '' CHECK (octet_length(event_id) <= 255),
-    key_seq        bigint      NOT NULL DEFAULT 0,                  -- gapless within the key; 0: the writer does not serialise
-    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-    available_at   timestamptz,                                     -- null: at once
+    key_seq        bigint      NOT NULL DEFAULT 0 CHECK (key_seq >= 0), -- gapless within the key; 0: not serialised
+    -- Infinity and years of five digits cannot be said in RFC 3339, which the wire and every client speak.
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
+                               CHECK (created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00'),
+    available_at   timestamptz CHECK (available_at >= '0001-01-01 00:00+00' AND available_at < '10000-01-01 00:00+00'),
     CONSTRAINT :outbox_messages_pkey PRIMARY KEY (partition_id, seq)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.01);
+ALTER SEQUENCE outbox_messages_seq_seq OWNED BY outbox_messages.seq;
 CREATE INDEX :outbox_messages_txid_seq ON outbox_messages (txid, seq);
 CREATE UNIQUE INDEX :outbox_messages_id ON outbox_messages (id);
 
@@ -66,7 +78,8 @@ CREATE TABLE outbox_relays (
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     heartbeat_at timestamptz NOT NULL,
     leased_until timestamptz NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50,        -- room for the next heartbeat on the same page, without touching an index
+        autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
 
 -- Who holds (sink, partition), and its cursor while it is free or not yet in its relay's row of outbox_cursors.
 CREATE TABLE outbox_partitions (
@@ -80,7 +93,9 @@ CREATE TABLE outbox_partitions (
     late_seq      bigint,
     freed_at      timestamptz,
     CONSTRAINT :outbox_partitions_pkey PRIMARY KEY (sink, partition_id)
-) WITH (fillfactor = 50, vacuum_truncate = off);
+) WITH (fillfactor = 50,        -- a partition with a cursor of its own is updated by each settle
+        vacuum_truncate = off,  -- shrinking takes an ACCESS EXCLUSIVE lock, for pages that are full again at once
+        autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX :outbox_partitions_relay ON outbox_partitions (relay);
 
 -- How far a relay has got on a sink: each settle inserts the next row and deletes the last, which is the fence. No
@@ -97,7 +112,9 @@ CREATE TABLE outbox_cursors (
     published     bigint      NOT NULL,
     settled_at    timestamptz NOT NULL,
     CONSTRAINT :outbox_cursors_pkey PRIMARY KEY (sink, relay, no)
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off,     -- as above; many partitions make a row of several kB
+        autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0,
+        toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000, toast.autovacuum_vacuum_cost_delay = 0);
 
 -- A message that left the fast path: a full copy. place is seq, but for a scheduled message that found others waiting.
 -- A key has exactly one row with due_at, its head, unless a blocking dead letter stands before it (scheduled rows not
@@ -134,9 +151,12 @@ CREATE TABLE outbox_parked (
     last_code       text        NOT NULL DEFAULT '',
     last_error      text        NOT NULL DEFAULT '' CHECK (octet_length(last_error) <= 2048),
     CONSTRAINT :outbox_parked_pkey PRIMARY KEY (sink, partition_id, partition_key, place, seq)
-);
-CREATE UNIQUE INDEX :outbox_parked_id ON outbox_parked (sink, id);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.02);
+CREATE UNIQUE INDEX :outbox_parked_id ON outbox_parked (id, sink);      -- each insert into the log asks by id alone
 CREATE INDEX :outbox_parked_due ON outbox_parked (sink, due_at, partition_id) WHERE due_at IS NOT NULL;
+-- The front of a key's line, past any number of scheduled rows; and the rows with due_at of a key, past any number behind.
+CREATE INDEX :outbox_parked_line ON outbox_parked (sink, partition_id, partition_key, place, seq) WHERE reason <> 'scheduled';
+CREATE INDEX :outbox_parked_key_due ON outbox_parked (sink, partition_id, partition_key, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX :outbox_parked_newest ON outbox_parked (txid DESC, seq DESC);     -- for people's lists
 
 -- A dead letter: a full copy, kept until somebody requeues or discards it.
@@ -172,6 +192,7 @@ CREATE TABLE outbox_dead (
     CONSTRAINT :outbox_dead_pkey PRIMARY KEY (sink, id),
     CHECK (NOT (blocks AND partition_key = ''))
 );
+CREATE INDEX :outbox_dead_id ON outbox_dead (id);       -- each insert into the log asks by id alone
 CREATE INDEX :outbox_dead_blocks ON outbox_dead (sink, partition_id, partition_key) WHERE blocks;
 CREATE INDEX :outbox_dead_newest ON outbox_dead (txid DESC, seq DESC);
 
@@ -214,7 +235,8 @@ CREATE INDEX :outbox_audit_message ON outbox_audit (message_id) WHERE message_id
 CREATE TABLE outbox_keys (
     partition_key text PRIMARY KEY,
     key_seq       bigint NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 70,        -- room for the next number of a busy key on the same page
+        autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
 -- The token of this life of the server. Unlogged on purpose: PostgreSQL empties it in crash recovery and in a promoted or
 -- restored server, which is exactly when commits may have been lost (docs/decisions).

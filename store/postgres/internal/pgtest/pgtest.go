@@ -105,23 +105,25 @@ func (db *DB) As(t testing.TB, role string) *pgxpool.Pool {
 // EnsureRoles makes the roles that are missing, without login.
 func EnsureRoles(t testing.TB, pool *pgxpool.Pool, roles ...string) {
 	t.Helper()
+	const missing = `SELECT name FROM unnest($1::text[]) name WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name)`
+	if len(All[string](t, pool, missing, roles)) == 0 {
+		return
+	}
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(hashtext('onward test roles'))`); err != nil {
 			return err
 		}
-		for _, role := range roles {
-			var exists bool
-			if err := tx.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)`, role).Scan(&exists); err != nil {
-				return err
-			}
-			if exists {
-				continue
-			}
-			if _, err := tx.Exec(t.Context(), `CREATE ROLE `+pgx.Identifier{role}.Sanitize()+` NOLOGIN`); err != nil {
+		rows, err := tx.Query(t.Context(), missing, roles)
+		if err != nil {
+			return err
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		for _, name := range names {
+			if _, err = tx.Exec(t.Context(), `CREATE ROLE `+pgx.Identifier{name}.Sanitize()+` NOLOGIN`); err != nil {
 				return err
 			}
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatalf("create roles %v: %v", roles, err)

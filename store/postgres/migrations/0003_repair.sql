@@ -1,0 +1,162 @@
+-- locks: none that others could wait for: it makes new functions
+--
+-- What people do to parked and dead messages, and the rule that keeps a key's line in order while they do
+-- (docs/decisions/0002).
+--
+-- Whoever changes parked or dead rows of a key, relay or person, calls outbox_lock_lines before it locks anything else and
+-- outbox_promote after its last change, in one READ COMMITTED transaction. Without the lock two of them would not see each
+-- other's rows: both would take another one for the head, or none.
+
+-- Holds the lines of these partitions until the transaction ends. A line's lock is that of its partition, and at most 256 a
+-- sink, so that a settlement of a thousand keys cannot fill the server's lock table; in order, so that nobody waits in a ring.
+CREATE FUNCTION outbox_lock_lines(sink text, partitions int[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+DECLARE
+    slot int;
+BEGIN
+    FOR slot IN SELECT DISTINCT p & 255 AS s FROM unnest(partitions) p ORDER BY s LOOP
+        PERFORM pg_advisory_xact_lock(hashtext('outbox_parked'::regclass::oid || ' ' || sink), slot);
+    END LOOP;
+END $$;
+
+-- Makes the first of each line its head: the one row of the key with due_at, scheduled rows apart; or nobody, while a dead
+-- letter blocks the key. partitions[i] and keys[i] are a line; doubles do no harm, and empty keys have no line.
+CREATE FUNCTION outbox_promote(sink text, partitions int[], keys text[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+BEGIN
+    WITH line AS MATERIALIZED (
+             SELECT l.part, l.key, h.place, h.seq,
+                    EXISTS (SELECT FROM outbox_dead d
+                            WHERE d.sink = sink AND d.partition_id = l.part AND d.partition_key = l.key AND d.blocks) AS blocked
+             FROM (SELECT DISTINCT u.part, u.key FROM unnest(partitions, keys) u(part, key) WHERE u.key <> '') l
+             CROSS JOIN LATERAL (SELECT k.place, k.seq FROM outbox_parked k
+                                 WHERE k.sink = sink AND k.partition_id = l.part AND k.partition_key = l.key AND k.reason <> 'scheduled'
+                                 ORDER BY k.place, k.seq LIMIT 1) h),
+         others AS (
+             UPDATE outbox_parked k SET due_at = NULL FROM line l
+             WHERE k.sink = sink AND k.partition_id = l.part AND k.partition_key = l.key
+               AND k.due_at IS NOT NULL AND k.reason <> 'scheduled' AND (l.blocked OR (k.place, k.seq) <> (l.place, l.seq)))
+    UPDATE outbox_parked k SET due_at = clock_timestamp() FROM line l
+    WHERE k.sink = sink AND k.partition_id = l.part AND k.partition_key = l.key AND k.place = l.place AND k.seq = l.seq
+      AND k.due_at IS NULL AND NOT l.blocked;
+END $$;
+
+-- A person's act sees the line only if each of its statements has a snapshot of its own.
+CREATE FUNCTION outbox_check_isolation() RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a message can be requeued or discarded in READ COMMITTED only, not in %', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'ON005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
+    END IF;
+END $$;
+
+-- Says why there is nothing to act upon.
+CREATE FUNCTION outbox_refuse_act(sink text, id uuid) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox_sinks s WHERE s.name = sink) THEN
+        RAISE EXCEPTION 'there is no sink % (onward/not-found)', quote_literal(sink) USING ERRCODE = 'ON002';
+    ELSIF EXISTS (SELECT FROM outbox_parked k WHERE k.sink = sink AND k.id = id) THEN
+        RAISE EXCEPTION 'message % is parked in sink %, not dead (onward/state-conflict)', id, quote_literal(sink) USING ERRCODE = 'ON003';
+    ELSIF EXISTS (SELECT FROM outbox_messages m WHERE m.id = id) THEN
+        RAISE EXCEPTION 'message % is neither dead nor parked in sink % (onward/state-conflict)', id, quote_literal(sink)
+            USING ERRCODE = 'ON003';
+    END IF;
+    RAISE EXCEPTION 'there is no message % in sink % (onward/not-found)', id, quote_literal(sink) USING ERRCODE = 'ON002';
+END $$;
+
+-- How many messages of the key, later than the place, the sink has published, as far as the log still has them: passed by
+-- the partition's cursor, and neither parked, dead nor discarded.
+CREATE FUNCTION outbox_published_after(sink text, part int, key text, place bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_variable
+BEGIN
+    RETURN (
+        WITH cursor AS MATERIALIZED (
+            SELECT coalesce(h.seq, p.seq) AS seq, coalesce(h.snapshot, p.snapshot) AS snapshot,
+                   CASE WHEN h.seq IS NULL THEN p.late_seq ELSE h.late_seq END AS late_seq,
+                   CASE WHEN h.seq IS NULL THEN p.late_snapshot ELSE h.late_snapshot END AS late_snapshot,
+                   coalesce((SELECT value::bigint FROM outbox_meta WHERE name = 'floor'), 0) AS floor
+            FROM outbox_partitions p
+            LEFT JOIN LATERAL (SELECT c.snapshot, c.late_snapshot, c.late_seq, c.seqs[array_position(c.partitions, part)] AS seq
+                               FROM outbox_cursors c
+                               WHERE c.sink = sink AND c.relay = p.relay AND part = ANY (c.partitions)) h ON true
+            WHERE p.sink = sink AND p.partition_id = part)
+        SELECT count(*)
+        FROM cursor c JOIN outbox_messages m ON m.partition_id = part AND m.partition_key = key AND m.seq > place AND m.seq <= c.seq
+        WHERE (m.seq <= c.floor OR pg_visible_in_snapshot(m.txid, c.snapshot)
+               OR m.seq <= c.late_seq AND pg_visible_in_snapshot(m.txid, c.late_snapshot))
+          AND NOT EXISTS (SELECT FROM outbox_parked k WHERE k.sink = sink AND k.id = m.id)
+          AND NOT EXISTS (SELECT FROM outbox_dead d WHERE d.sink = sink AND d.id = m.id)
+          AND NOT EXISTS (SELECT FROM outbox_audit a WHERE a.message_id = m.id AND a.sink = sink AND a.action = 'discard'));
+END $$;
+
+-- Makes a dead letter the parked head of its key again, due now: same id, same place, attempts go on and the budget starts
+-- again. Returns how many later messages of the key were published meanwhile, as far as the log still has them; where there
+-- are any it refuses (ON001, onward/reorder-refused), unless accept_reorder. Under a blocking dead letter there are none.
+-- ON002 onward/not-found, ON003 onward/state-conflict, ON005 not in READ COMMITTED.
+CREATE FUNCTION outbox_requeue(sink text, id uuid, accept_reorder boolean DEFAULT false, actor text DEFAULT current_user)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    d     outbox_dead;
+    later bigint := 0;
+BEGIN
+    PERFORM outbox_check_isolation();
+    PERFORM outbox_lock_lines(sink, ARRAY(SELECT l.partition_id FROM outbox_dead l WHERE l.sink = sink AND l.id = id));
+    DELETE FROM outbox_dead l WHERE l.sink = sink AND l.id = id RETURNING l.* INTO d;
+    IF NOT FOUND THEN
+        PERFORM outbox_refuse_act(sink, id);
+    END IF;
+    IF d.partition_key <> '' AND NOT d.blocks THEN
+        later := outbox_published_after(sink, d.partition_id, d.partition_key, d.place);
+    END IF;
+    IF later > 0 AND NOT coalesce(accept_reorder, false) THEN
+        RAISE EXCEPTION 'at least % later message(s) of its key were published (onward/reorder-refused)', later
+            USING ERRCODE = 'ON001', DETAIL = later::text, HINT = 'accept_reorder => true publishes it after them';
+    END IF;
+    INSERT INTO outbox_parked (sink, partition_id, partition_key, place, seq, txid, id, topic, type, payload, content_type,
+        headers, scope, correlation_id, causation_id, aggregate_type, aggregate_id, event_id, key_seq, created_at, available_at,
+        reason, attempts, attempts_before, due_at, first_failure, last_failure, last_code, last_error)
+    VALUES (sink, d.partition_id, d.partition_key, d.place, d.seq, d.txid, d.id, d.topic, d.type, d.payload, d.content_type,
+        d.headers, d.scope, d.correlation_id, d.causation_id, d.aggregate_type, d.aggregate_id, d.event_id, d.key_seq, d.created_at,
+        d.available_at, 'retry', d.attempts, d.attempts, clock_timestamp(), d.first_failure, d.last_failure, d.code, d.error);
+    INSERT INTO outbox_audit (actor, action, sink, message_id, detail)
+    VALUES (coalesce(nullif(btrim(actor), ''), session_user), 'requeue', sink, id, jsonb_build_object('published_later', later, 'code', d.code));
+    PERFORM outbox_promote(sink, ARRAY[d.partition_id], ARRAY[d.partition_key]);
+    RETURN later;
+END $$;
+
+-- Removes a dead or parked message for good, and lets its key go on. Returns what it was: dead or parked. ON002
+-- onward/not-found, ON003 onward/state-conflict, ON004 onward/reason-required, ON005 not in READ COMMITTED.
+CREATE FUNCTION outbox_discard(sink text, id uuid, reason text, actor text DEFAULT current_user)
+RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    gone record;
+BEGIN
+    PERFORM outbox_check_isolation();
+    IF coalesce(btrim(reason), '') = '' THEN
+        RAISE EXCEPTION 'a discard needs a reason (onward/reason-required)' USING ERRCODE = 'ON004';
+    END IF;
+    PERFORM outbox_lock_lines(sink, ARRAY(
+        SELECT l.partition_id FROM outbox_dead l WHERE l.sink = sink AND l.id = id
+        UNION SELECT k.partition_id FROM outbox_parked k WHERE k.sink = sink AND k.id = id));
+    WITH dead AS (DELETE FROM outbox_dead l WHERE l.sink = sink AND l.id = id
+                  RETURNING 'dead' AS was, l.partition_id, l.partition_key, l.seq, l.topic, l.type, l.code),
+         parked AS (DELETE FROM outbox_parked k WHERE k.sink = sink AND k.id = id
+                    RETURNING 'parked' AS was, k.partition_id, k.partition_key, k.seq, k.topic, k.type, k.last_code)
+    SELECT * INTO gone FROM (TABLE dead UNION ALL TABLE parked) b;
+    IF NOT FOUND THEN
+        PERFORM outbox_refuse_act(sink, id);
+    END IF;
+    INSERT INTO outbox_audit (actor, action, sink, message_id, reason, detail)
+    VALUES (coalesce(nullif(btrim(actor), ''), session_user), 'discard', sink, id, reason, jsonb_build_object('was', gone.was, 'code', gone.code, 'topic', gone.topic,
+        'type', gone.type, 'key', gone.partition_key, 'seq', gone.seq));
+    PERFORM outbox_promote(sink, ARRAY[gone.partition_id], ARRAY[gone.partition_key]);
+    RETURN gone.was;
+END $$;
+
+-- Who may is said by the grants; everybody may nothing.
+REVOKE ALL ON FUNCTION outbox_written(uuid[]), outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]),
+    outbox_check_isolation(), outbox_refuse_act(text, uuid), outbox_published_after(text, int, text, bigint),
+    outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text) FROM PUBLIC;
