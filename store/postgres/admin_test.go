@@ -106,6 +106,33 @@ func TestALatePassCountsUpToItsPlace(t *testing.T) {
 	}
 }
 
+// While a relay holds a partition, its own row says how far it is; the partition's is what was before.
+func TestStatesComeFromTheRelaysRow(t *testing.T) {
+	t.Parallel()
+	o := newAdminOutbox(t)
+	o.sink(t, "orders")
+	late := o.begin(t)
+	lateOnes := []outbox.Receipt{o.write(t, late, "k", "late"), o.write(t, late, "k", "late")}
+	passed := o.write(t, o.Pool, "k", "A")
+	above := o.write(t, o.Pool, "k", "A")
+	o.relay(t, "r1", "orders", passed.Seq, "15s", 0, 1, 2, 3)
+	commitTx(t, late)
+	o.run(t, `UPDATE outbox_cursors SET late_snapshot = pg_current_snapshot(), late_seq = $1`, lateOnes[0].Seq)
+	for r, want := range map[outbox.Receipt]store.State{
+		passed: store.StatePublished, above: store.StatePending, lateOnes[0]: store.StatePublished, lateOnes[1]: store.StatePending,
+	} {
+		if got := o.stateIn(t, "orders", r.ID); got != want {
+			t.Errorf("message %d: %s, want %s", r.Seq, got, want)
+		}
+		if got, err := o.admin.State(t.Context(), "orders", r); err != nil || got != want {
+			t.Errorf("receipt %d: %s, %v, want %s", r.Seq, got, err, want)
+		}
+	}
+	if got := o.status(t).Sinks[0].Backlog; got != 2 {
+		t.Errorf("backlog %d, want 2", got)
+	}
+}
+
 func TestStatusCountsParkedAndDead(t *testing.T) {
 	t.Parallel()
 	o := newAdminOutbox(t)

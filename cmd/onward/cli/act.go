@@ -50,7 +50,7 @@ const defaultActLimit = 1000
 
 func (t *act) register(c *cobra.Command) {
 	flags := c.Flags()
-	t.filterFlags.register(flags, deadFilters, "that died")
+	t.filterFlags.register(c, deadFilters, "that died")
 	flags.IntVar(&t.limit, "limit", defaultActLimit, "at most so `many` at once, the oldest first; up to 10000")
 	flags.IntVar(&t.rate, "rate", 0, "so `many` a second; 0: as fast as it goes")
 	flags.BoolVar(&t.dryRun, "dry-run", false, "say what would be done, and change nothing")

@@ -20,8 +20,8 @@ the later messages of the key wait for it. --since and --until look at when a me
   onward dead list --topic orders -o jsonl | jq -r .id`,
 		Args: takes(0, 0, ""),
 	}
-	f.register(c.Flags(), deadFilters, "that died")
-	f.registerPage(c.Flags())
+	f.register(c, deadFilters, "that died")
+	f.registerPage(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		filter, err := f.filter(c, a.env.Now())
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
@@ -26,7 +25,8 @@ var (
 )
 
 // register adds the flags named to a command.
-func (f *filterFlags) register(flags *pflag.FlagSet, names []string, when string) {
+func (f *filterFlags) register(c *cobra.Command, names []string, when string) {
+	flags := c.Flags()
 	for _, name := range names {
 		switch name {
 		case "sink":
@@ -62,7 +62,8 @@ func (f *filterFlags) register(flags *pflag.FlagSet, names []string, when string
 }
 
 // registerPage adds the flags of a list.
-func (f *filterFlags) registerPage(flags *pflag.FlagSet) {
+func (f *filterFlags) registerPage(c *cobra.Command) {
+	flags := c.Flags()
 	flags.IntVar(&f.limit, "limit", 100, "at most so `many`, up to 10000")
 	flags.StringVar(&f.after, "after", "", "go on where a list ended; it says `where`")
 }

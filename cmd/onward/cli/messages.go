@@ -34,8 +34,8 @@ discarded. Payloads are left out; ` + "`onward messages show ID`" + ` has them.
   onward messages list --topic orders --since 10m -o jsonl | jq .id`,
 		Args: takes(0, 0, ""),
 	}
-	f.register(c.Flags(), messageFilters, "written")
-	f.registerPage(c.Flags())
+	f.register(c, messageFilters, "written")
+	f.registerPage(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		filter, err := f.filter(c, a.env.Now())
 		if err != nil {

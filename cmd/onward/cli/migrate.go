@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -191,18 +190,22 @@ outbox. Exit code 0: a relay can start; 2: it would refuse.`,
 	}
 }
 
-// migrateHint says which command helps where the store refuses the tables.
+// migrateHint says which command helps where the store refuses the tables and does not say so itself.
 func migrateHint(err error) error {
-	if err == nil || outbox.Hint(err) != "" {
+	e := (*outbox.Error)(nil)
+	if !errors.As(err, &e) || outbox.Hint(err) != "" {
 		return err
 	}
-	hint := map[outbox.Code]string{
-		store.ErrSchemaMissing.Code: "create them with `onward migrate up`",
-		store.ErrSchemaOld.Code:     "bring them up to date with `onward migrate up`",
-		store.ErrSchemaNew.Code:     "use a newer onward; this one is " + version().Version,
-	}[outbox.CodeOf(err)]
-	if hint == "" {
+	hinted := *e
+	switch e.Code {
+	case store.ErrSchemaMissing.Code:
+		hinted.Hint = "create them with `onward migrate up`"
+	case store.ErrSchemaOld.Code:
+		hinted.Hint = "bring them up to date with `onward migrate up`"
+	case store.ErrSchemaNew.Code:
+		hinted.Hint = "use a newer onward; this one is " + version().Version
+	default:
 		return err
 	}
-	return &outbox.Error{Code: outbox.CodeOf(err), Op: "check the tables", Detail: "refused", Hint: hint, Err: fmt.Errorf("%w", err)}
+	return &hinted
 }
