@@ -21,6 +21,9 @@ var (
 	// ErrFenced: another relay has taken everything over. The session is over: drop all memory of it and Join again with
 	// a new relay id.
 	ErrFenced = &outbox.Error{Code: "onward/lease-lost", Detail: "another relay has taken this one's place"}
+	// ErrLineageChanged: the database's numbering went back behind what was read: it was restored or copied. Nothing may be
+	// published from it before a person has looked.
+	ErrLineageChanged = &outbox.Error{Code: "onward/lineage-changed", Detail: "the database's numbering went back"}
 	// ErrNameTaken: a live relay has this name. Wait for its lease to end and Join again. See NameTaken.
 	ErrNameTaken = &outbox.Error{Code: "onward/lease-held", Detail: "a live relay has this name"}
 )

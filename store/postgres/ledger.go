@@ -38,7 +38,8 @@ type entry struct {
 	next      int     // settled once the settlement at hand has succeeded
 	before    position
 	beforeSeq int64
-	page      bool // of a late pass: all of them are late, and before.lateSeq may be refined
+	after     string // the read's snapshot
+	page      bool   // of a late pass: all of them are late, and before.lateSeq may be refined
 }
 
 // slot is a partition that the session holds.
@@ -92,8 +93,10 @@ func (l *ledger) add(holdings []holding) {
 		if h.member {
 			l.row = g
 		}
-		l.slots[h.part] = &slot{part: h.part, epoch: h.epoch, group: g, seq: h.cursor.seq, behind: true, since: l.reads,
-			member: h.member, durable: h.cursor}
+		l.slots[h.part] = &slot{
+			part: h.part, epoch: h.epoch, group: g, seq: h.cursor.seq, behind: true, since: l.reads,
+			member: h.member, durable: h.cursor,
+		}
 	}
 }
 
@@ -116,9 +119,10 @@ func (l *ledger) sorted() []*slot {
 }
 
 // take notes records that a read gave of a partition.
-func (l *ledger) take(s *slot, seqs []int64, late int, page bool) {
+func (l *ledger) take(s *slot, seqs []int64, late int, after string, page bool) {
 	if len(seqs) > 0 {
-		s.entries = append(s.entries, &entry{read: l.reads, seqs: seqs, late: late, before: s.group.pos, beforeSeq: s.seq, page: page})
+		s.entries = append(s.entries, &entry{read: l.reads, seqs: seqs, late: late, before: s.group.pos, beforeSeq: s.seq,
+			after: after, page: page})
 	}
 }
 
@@ -162,11 +166,15 @@ func (s *slot) settledPosition() position {
 	if e == nil {
 		return s.group.pos
 	}
-	return e.position()
+	if e.page || e.next == 0 {
+		return e.position()
+	}
+	// In the middle of late records that came with a read: a late pass says exactly how far, for one partition.
+	return position{snapshot: e.before.snapshot, late: e.after, lateSeq: e.seqs[e.next-1]}
 }
 
-// position is where the entry leaves the snapshot while its late records are not settled: before the read, or within the
-// page of a late pass before its first unsettled record.
+// position is where the entry leaves the snapshot of all partitions while its late records are not settled: before the
+// read, or within the page of a late pass before its first unsettled record.
 func (e *entry) position() position {
 	pos := e.before
 	if e.page {
@@ -207,7 +215,7 @@ func (l *ledger) settle(done []store.Done, gone []int) *plan {
 		leaving[part] = true
 	}
 	all := l.sorted()
-	p := &plan{}
+	p := &plan{seqs: []int64{}}
 	member := l.elect(all, leaving)
 	pos, found := position{}, false
 	for _, s := range all {

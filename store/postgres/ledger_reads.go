@@ -187,7 +187,7 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 		fresh += n - late
 		keep[i] = n
 		seqs := a.rows[i][:n:n]
-		l.take(s, seqs, late, false)
+		l.take(s, seqs, late, a.snapshot, false)
 		if n > late {
 			s.seq = seqs[n-1]
 		}
@@ -288,7 +288,7 @@ func (l *ledger) recordPage(r *request, a *answer, keep []int) {
 		}
 		n := len(a.rows[i])
 		keep[i] = n
-		l.take(s, a.rows[i], n, true)
+		l.take(s, a.rows[i], n, a.snapshot, true)
 	}
 	g := r.groups[0]
 	if a.ended {

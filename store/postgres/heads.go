@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onwardhq/onward/store"
+)
+
+// Heads returns parked messages that are due: at most one of each key. Errors: ErrReload.
+func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.Heads, error) {
+	const op = "read parked heads"
+	if err := s.usable(op); err != nil {
+		return store.Heads{}, err
+	}
+	var found headRows
+	err := s.trip(ctx, false, "heads", []any{s.sink, numbers(partitions), most}, found.scan)
+	if err == nil && len(found.join) > 0 {
+		err = s.lineUp(ctx, found.join)
+	}
+	if err != nil {
+		return store.Heads{}, s.fail(op, "nothing was read", err)
+	}
+	return found.Heads, nil
+}
+
+func numbers(partitions []int) []int32 {
+	all := make([]int32, len(partitions))
+	for i, p := range partitions {
+		all[i] = int32(p) //nolint:gosec // at most 16,384
+	}
+	return all
+}
+
+// headRows are the heads, and the scheduled messages that must join a line first.
+type headRows struct {
+	store.Heads
+	join []store.Parked
+}
+
+func (h *headRows) scan(rows pgx.Rows) error {
+	var d decoder
+	seen := make(map[store.Key]bool)
+	for rows.Next() {
+		d.row(rows)
+		if d.raw[0] != nil {
+			if us := d.int(0); us >= 0 {
+				h.Next = max(time.Duration(us)*time.Microsecond, time.Microsecond)
+			}
+			continue
+		}
+		p := d.parked(2)
+		k := store.Key{Partition: p.Partition, Key: p.Key}
+		switch {
+		case d.err != nil:
+			return d.err
+		case d.bool(1):
+			h.join = append(h.join, p)
+		case p.Key == "" || !seen[k]:
+			h.Due = append(h.Due, p)
+		}
+		seen[k] = true
+	}
+	return errors.Join(d.err, rows.Err())
+}
+
+// parked decodes the columns of queries/session/parked.sql.
+func (d *decoder) parked(at int) (p store.Parked) {
+	d.record(at, &p.Record)
+	at += recordColumns
+	p.Place = store.Place{Order: d.int(at), Seq: p.Seq}
+	p.Reason = store.Reason(d.raw[at+1])
+	p.Attempts, p.Before = int(d.int(at+2)), int(d.int(at+3))
+	return p
+}
+
+// lineUp puts scheduled messages that are due behind what their keys have waiting. The line may have emptied meanwhile: then
+// they are its front, so the same transaction promotes.
+func (s *Session) lineUp(ctx context.Context, join []store.Parked) error {
+	ids, keys, parts := make([]string, len(join)), make([]string, len(join)), make([]int32, len(join))
+	for i, p := range join {
+		ids[i], keys[i], parts[i] = p.ID.String(), p.Key, int32(p.Partition) //nolint:gosec // at most 16,384
+	}
+	relay := s.member.ID.String()
+	return s.store.trip(ctx, s.member.application, func(b *pgx.Batch) {
+		b.Queue(s.sql["line_up"], s.sink, relay, ids)
+		b.Queue(s.sql["lock_heads"], s.sink, parts, keys)
+		b.Queue(s.sql["promote"], s.sink, parts, keys, relay)
+	}, func(r pgx.BatchResults) error {
+		for range 3 {
+			if _, err := r.Exec(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Followers returns the parked messages of a key in their order, those after the place given; none while a blocking dead
+// letter stands before them. Scheduled ones that are not due yet wait elsewhere. Errors: ErrReload.
+func (s *Session) Followers(ctx context.Context, k store.Key, after store.Place, room store.Room) ([]store.Parked, error) {
+	const op = "read followers"
+	if err := s.usable(op); err != nil {
+		return nil, err
+	}
+	if room.Bytes <= 0 {
+		room.Bytes = s.member.PageBytes
+	}
+	var all []store.Parked
+	args := []any{s.sink, k.Partition, k.Key, after.Order, after.Seq, room.Messages, int64(room.Bytes)}
+	err := s.trip(ctx, false, "followers", args, func(rows pgx.Rows) error {
+		var d decoder
+		for rows.Next() {
+			d.row(rows)
+			all = append(all, d.parked(0))
+		}
+		return errors.Join(d.err, rows.Err())
+	})
+	if err != nil {
+		return nil, s.fail(op, "nothing was read", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,222 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onwardhq/onward/store"
+)
+
+const (
+	// cursorAge is when the snapshot in the cursor row is renewed though nothing was settled: an old one makes the first
+	// read after a restart a scan of everything since.
+	cursorAge = 30 * time.Second
+	// expiryEvery is how often, at most, the end of a foreign lease alone makes a relay look for expired ones.
+	expiryEvery = time.Second
+)
+
+// Renew renews the lease when a heartbeat is due, takes over what expired, compares what the database says is held with
+// what is in memory, and claims up to the fair share where take is set. A session that is void is loaded again first.
+func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
+	const op = "renew"
+	if err := s.usable(op); errors.Is(err, store.ErrFenced) {
+		return store.Lease{}, err
+	}
+	if err := s.revive(ctx, op); err != nil {
+		return store.Lease{}, err
+	}
+	beat, err := s.heartbeat(ctx, op)
+	if err != nil {
+		return store.Lease{}, err
+	}
+	if beat || s.foreignOver() {
+		if err := s.takeOverExpired(ctx); err != nil {
+			return store.Lease{}, s.fail(op, "relays whose lease is over were not taken over", err)
+		}
+	}
+	seen, err := s.look(ctx, op)
+	if err != nil {
+		return store.Lease{}, err
+	}
+	lease := store.Lease{Relays: seen.relays, Recheck: s.recheck()}
+	if seen.target != nil {
+		if missing := *seen.target - len(seen.mine); take && missing > 0 && seen.free > 0 {
+			if err := s.claim(ctx, op, missing); err != nil {
+				return store.Lease{}, err
+			}
+		}
+		lease.Surplus = max(0, len(seen.mine)-*seen.target)
+	}
+	if err := s.refresh(ctx); err != nil {
+		return store.Lease{}, err
+	}
+	_, lease.Until = s.member.times()
+	s.mu.Lock()
+	lease.Owned = s.ledger.owned()
+	s.mu.Unlock()
+	return lease, nil
+}
+
+// revive loads a void session again.
+func (s *Session) revive(ctx context.Context, op string) error {
+	if s.usable(op) == nil {
+		return nil
+	}
+	err := s.reload(ctx)
+	switch {
+	case errors.Is(err, errNoRow):
+		s.end()
+		return errFenced(op)
+	case err != nil:
+		return s.fail(op, "the session could not be loaded again", err)
+	}
+	return nil
+}
+
+// heartbeat renews the lease where that is due.
+func (s *Session) heartbeat(ctx context.Context, op string) (sent bool, err error) {
+	last, _ := s.member.times()
+	if time.Since(last) < s.member.Heartbeat {
+		return false, nil
+	}
+	now := time.Now()
+	var renewed, registered bool
+	err = s.trip(ctx, false, "heartbeat", []any{s.member.ID.String(), s.tokenNow()}, one(&renewed, &registered))
+	switch {
+	case err != nil:
+		return false, s.fail(op, "the lease was not renewed", err)
+	case !registered:
+		s.end()
+		return false, errFenced(op)
+	case !renewed:
+		return false, s.fail(op, "the server's incarnation has changed", nil)
+	}
+	s.member.renewed(now)
+	return true, nil
+}
+
+func (s *Session) tokenNow() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.token
+}
+
+// foreignOver: the earliest foreign lease seems to be over, and nobody looked just now.
+func (s *Session) foreignOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	return !s.foreign.IsZero() && now.After(s.foreign) && now.Sub(s.checked) >= expiryEvery
+}
+
+// recheck is when the earliest foreign lease may have run out.
+func (s *Session) recheck() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.foreign.IsZero() {
+		return 0
+	}
+	return max(time.Until(s.foreign), expiryEvery-time.Since(s.checked), time.Millisecond)
+}
+
+func (s *Session) takeOverExpired(ctx context.Context) error {
+	type relay struct{ id, name string }
+	var victims []relay
+	err := s.trip(ctx, false, "expired", []any{s.member.ID.String()}, func(rows pgx.Rows) (err error) {
+		victims, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r relay, err error) {
+			err = row.Scan(&r.id, &r.name)
+			return r, err
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.checked = time.Now()
+	s.mu.Unlock()
+	for _, v := range victims {
+		if err := s.store.takeOver(ctx, v.id, takeExpired); err != nil {
+			return fmt.Errorf("take over relay %s: %w", v.name, err)
+		}
+	}
+	return nil
+}
+
+// view is what the database says of a sink.
+type view struct {
+	target *int // nil: my lease is over
+	free   int
+	mine   []int32
+	relays int
+}
+
+// look compares what the database says is mine with memory: a partition that came without our knowing (a claim whose
+// answer was lost) makes the session void.
+func (s *Session) look(ctx context.Context, op string) (view, error) {
+	var v view
+	var foreign *int64
+	now := time.Now()
+	err := s.trip(ctx, false, "look", []any{s.sink, s.member.ID.String()}, one(&v.target, &v.free, &v.mine, &v.relays, &foreign))
+	if err != nil {
+		return v, s.fail(op, "what is owned could not be read", err)
+	}
+	slices.Sort(v.mine)
+	s.mu.Lock()
+	s.foreign = time.Time{}
+	if foreign != nil {
+		s.foreign = now.Add(time.Duration(*foreign) * time.Microsecond)
+	}
+	known := len(v.mine) == len(s.ledger.slots)
+	for _, part := range v.mine {
+		known = known && s.ledger.slots[int(part)] != nil
+	}
+	s.mu.Unlock()
+	if !known {
+		return v, s.fail(op, "the database says that other partitions are owned than are known here", nil)
+	}
+	return v, nil
+}
+
+// claim takes free partitions with their cursors.
+func (s *Session) claim(ctx context.Context, op string, n int) error {
+	var got []holding
+	err := s.trip(ctx, true, "claim", []any{s.sink, s.member.ID.String(), n, s.tokenNow()}, func(rows pgx.Rows) error {
+		for rows.Next() {
+			var h holding
+			c := &h.cursor
+			if err := rows.Scan(&h.part, &h.epoch, &c.snapshot, &c.seq, &c.late, &c.lateSeq); err != nil {
+				return err
+			}
+			got = append(got, h)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return s.fail(op, "a claim's fate is unknown", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger.add(got)
+	return nil
+}
+
+// refresh settles the current snapshot where nothing was settled for long.
+func (s *Session) refresh(ctx context.Context) error {
+	s.mu.Lock()
+	due := time.Since(s.settled) >= cursorAge && s.ledger.row != nil && s.ledger.row.pos != s.written
+	s.mu.Unlock()
+	if !due {
+		return nil
+	}
+	_, err := s.settle(ctx, "settle", store.Settlement{}, nil)
+	if errors.Is(err, store.ErrReload) || errors.Is(err, store.ErrFenced) {
+		return err
+	}
+	return nil // nothing was done: the next settle writes it
+}

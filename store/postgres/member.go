@@ -1,0 +1,162 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// member is the registration of one relay: its row in outbox_relays, which all sessions of the relay share.
+type member struct {
+	store.Relay
+	application string // names the server's sessions that hold locks for it
+
+	mu    sync.Mutex
+	sent  time.Time // of the last renewal that was answered
+	until time.Time
+	joint int // sessions
+}
+
+// Join registers the relay on the sink and makes the sink where it is new. Errors: *store.NameTaken while another live
+// relay has the name; anything else is the database's own and may be tried again.
+func (s *Store) Join(ctx context.Context, r store.Relay, sink store.Sink) (store.Session, error) {
+	const op = "join"
+	if err := s.incarnate(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	m := s.member(r)
+	sent := time.Now()
+	err := s.register(ctx, m, sink.Name)
+	if err != nil {
+		s.release(m)
+		if errors.Is(err, store.ErrNameTaken) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	m.renewed(sent)
+	session := newSession(s, m, sink.Name)
+	if err := session.reload(ctx); err != nil {
+		s.release(m)
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	s.mu.Lock()
+	s.sessions[session] = true
+	s.mu.Unlock()
+	return session, nil
+}
+
+func (s *Store) member(r store.Relay) *member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[r.ID]
+	if m == nil {
+		m = &member{Relay: r, application: "onward/" + r.ID.String()}
+		s.members[r.ID] = m
+	}
+	m.joint++
+	return m
+}
+
+// release forgets a registration that no session needs any more, and says whether that was so.
+func (s *Store) release(m *member) (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.joint--
+	if m.joint == 0 {
+		delete(s.members, m.ID)
+	}
+	return m.joint == 0
+}
+
+// incarnate puts a token in where this life of the server has none.
+func (s *Store) incarnate(ctx context.Context) error {
+	var fresh, lineage bool
+	err := s.trip(ctx, "", func(b *pgx.Batch) { b.Queue(s.text("incarnate")) },
+		func(r pgx.BatchResults) error { return r.QueryRow().Scan(&fresh, &lineage) })
+	if err != nil {
+		return fmt.Errorf("check the server's incarnation: %w", err)
+	}
+	if lineage {
+		s.log.Warn("the server has crashed or was promoted or restored since relays last read: cursors are read again from the database")
+	}
+	return nil
+}
+
+// register makes the sink and the relay's row, and takes over an expired relay of the same name.
+func (s *Store) register(ctx context.Context, m *member, sink string) error {
+	for range 3 {
+		var rows int
+		err := s.trip(ctx, m.application, func(b *pgx.Batch) {
+			b.Queue(s.text("sink"), sink)
+			b.Queue(s.text("register"), m.ID.String(), m.Name, []string{sink}, m.Lease.Microseconds(), m.Host, m.PID, m.Version)
+			b.Queue(s.text("join"), m.ID.String(), sink)
+		}, func(r pgx.BatchResults) error {
+			if _, err := r.Exec(); err != nil {
+				return err
+			}
+			if err := r.QueryRow().Scan(&rows); err != nil {
+				return err
+			}
+			_, err := r.Exec()
+			return err
+		})
+		if err != nil || rows > 0 {
+			return err
+		}
+		if again, err := s.nameHeld(ctx, m); !again {
+			return err
+		}
+	}
+	return &store.NameTaken{Name: m.Name, Until: time.Second}
+}
+
+// nameHeld looks at who has the name. again: it is free now.
+func (s *Store) nameHeld(ctx context.Context, m *member) (again bool, err error) {
+	var id, host string
+	var pid int
+	var left int64
+	err = s.trip(ctx, "", func(b *pgx.Batch) { b.Queue(s.text("holder"), m.Name) },
+		func(r pgx.BatchResults) error { return r.QueryRow().Scan(&id, &host, &pid, &left) })
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return true, nil
+	case err != nil:
+		return false, err
+	case id == m.ID.String(): // we, and the answer was lost; or another session of this relay
+		return false, nil
+	case left > 0:
+		return false, &store.NameTaken{Name: m.Name, Host: host, PID: pid, Until: time.Duration(left) * time.Microsecond}
+	}
+	s.log.Info("taking over an expired relay of the same name", "relay", m.Name, "host", host, "pid", pid)
+	return true, s.takeOver(ctx, id, takeExpired)
+}
+
+// renewed notes a renewal that was sent at this time and answered.
+func (m *member) renewed(sent time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sent, m.until = sent, sent.Add(m.Lease)
+}
+
+func (m *member) times() (sent, until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sent, m.until
+}
+
+// errVoid is the end of a session's memory: it must be loaded again.
+func errVoid(op, detail string, cause error) error {
+	return &outbox.Error{Code: store.ErrReload.Code, Op: op, Detail: detail, Err: cause}
+}
+
+func errFenced(op string) error {
+	return &outbox.Error{Code: store.ErrFenced.Code, Op: op, Detail: store.ErrFenced.Detail}
+}

@@ -1,0 +1,23 @@
+-- Parked messages that are due, the earliest first, and in the first row when the next one will be, in microseconds. A scheduled
+-- one joins its key's line if there is one: it is not due then, and marked.
+-- $1 sink, $2 partitions, $3 how many
+WITH now AS MATERIALIZED (SELECT clock_timestamp() AS at),
+due AS MATERIALIZED (
+    SELECT k.* FROM outbox_parked k
+    WHERE k.sink = $1 AND k.due_at <= (SELECT at FROM now) AND k.partition_id = ANY ($2::int[])
+    ORDER BY k.due_at LIMIT $3::int),
+next AS MATERIALIZED (
+    SELECT k.due_at FROM outbox_parked k
+    WHERE k.sink = $1 AND k.due_at > (SELECT at FROM now) AND k.partition_id = ANY ($2::int[])
+    ORDER BY k.due_at LIMIT 1)
+SELECT (SELECT coalesce((extract(epoch FROM (SELECT due_at FROM next) - at) * 1000000)::bigint, -1) FROM now), NULL::boolean,
+--:norecord
+       , NULL::bigint, NULL::text, NULL::int, NULL::int
+UNION ALL
+(SELECT NULL, m.reason = 'scheduled' AND m.partition_key <> '' AND (
+            EXISTS (SELECT FROM outbox_parked k WHERE k.sink = $1 AND k.partition_id = m.partition_id
+                    AND k.partition_key = m.partition_key AND k.reason <> 'scheduled')
+            OR EXISTS (SELECT FROM outbox_dead d WHERE d.sink = $1 AND d.partition_id = m.partition_id
+                       AND d.partition_key = m.partition_key AND d.blocks)),
+--:parked
+ FROM due m ORDER BY m.due_at, m.place, m.seq);

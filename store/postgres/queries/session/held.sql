@@ -1,0 +1,1 @@
+SELECT count(*) FROM outbox_partitions WHERE relay = $1::text::uuid;

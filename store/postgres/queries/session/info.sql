@@ -1,0 +1,4 @@
+SELECT version(),
+       coalesce((SELECT value FROM outbox_meta WHERE name = 'schema'), ''),
+       coalesce((SELECT value FROM outbox_meta WHERE name = 'partitions'), ''),
+       coalesce((SELECT value FROM outbox_meta WHERE name = 'lineage'), '');

@@ -1,0 +1,8 @@
+-- A further sink of a relay that is registered. $1 id, $2 sink
+WITH relay AS (
+    UPDATE outbox_relays SET sinks = sinks || $2::text
+    WHERE id = $1::text::uuid AND NOT $2::text = ANY (sinks)
+    RETURNING id)
+INSERT INTO outbox_cursors (sink, relay, no, snapshot, partitions, seqs, published, settled_at)
+SELECT $2::text, relay.id, 0, pg_current_snapshot(), '{}', '{}', 0, clock_timestamp()
+FROM relay;

@@ -1,0 +1,2 @@
+--:norecord
+       , NULL::boolean, NULL::boolean

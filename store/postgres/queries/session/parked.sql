@@ -1,0 +1,2 @@
+--:columns
+       , m.place, m.reason, m.attempts, m.attempts_before

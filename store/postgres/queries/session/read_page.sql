@@ -1,0 +1,29 @@
+-- A page of a late pass. The limit comes first, and what is not ours is dropped from the page afterwards: the pass goes on
+-- from the last row scanned, not from the last one handed over. Only rows that S' sees: the list of transactions holds no
+-- others. The first row says what the read was; its last column is {last row scanned, how many, all of them}.
+--
+-- $1 sink, $2 late transactions, $3 l, $4 largest L, $5 partitions, $6 L of each, $7 bytes of payloads, $8 floor
+WITH
+--:now
+, p AS MATERIALIZED (
+    SELECT * FROM unnest($5::int[], $6::bigint[]) p(part, l)),
+-- By index alone, as far as rows are all-visible.
+found AS MATERIALIZED (
+    SELECT m.txid, m.seq FROM unnest($2::text[]) x CROSS JOIN LATERAL (
+        SELECT txid, seq FROM outbox_messages
+        WHERE txid = x::xid8 AND seq > greatest($3::bigint, $8::bigint) AND seq <= $4 ORDER BY seq LIMIT :page) m
+    ORDER BY m.seq LIMIT :page),
+sized AS MATERIALIZED (
+    SELECT o.partition_id, f.seq, sum(octet_length(o.payload)) OVER (ORDER BY f.seq) - octet_length(o.payload) AS before
+    FROM found f CROSS JOIN LATERAL (
+        SELECT partition_id, payload FROM outbox_messages o WHERE o.txid = f.txid AND o.seq = f.seq LIMIT 1) o),
+page AS MATERIALIZED (
+    SELECT partition_id, seq FROM sized WHERE before < $7)
+SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token::text FROM now), ''),
+       (SELECT array[coalesce(max(seq), 0)::bigint, count(*), (SELECT count(*) FROM found)] FROM page),
+--:norow
+UNION ALL
+SELECT NULL, NULL, NULL, NULL,
+--:record
+FROM page JOIN p ON p.part = page.partition_id AND page.seq <= p.l
+CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = page.partition_id AND o.seq = page.seq LIMIT 1) m;

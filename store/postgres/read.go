@@ -1,0 +1,203 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// Read returns the next messages: one statement, but for the beginning of a late pass, and for a window that turns out to
+// hold more than a page.
+func (s *Session) Read(ctx context.Context, room store.Room) (store.Page, error) {
+	const op = "read"
+	if err := s.usable(op); err != nil {
+		return store.Page{}, err
+	}
+	if room.Bytes <= 0 {
+		room.Bytes = s.member.PageBytes
+	}
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	for {
+		s.mu.Lock()
+		l := s.ledger
+		r := l.next(room, s.member.Page)
+		s.mu.Unlock()
+		if r == nil {
+			return store.Page{No: l.reads}, nil
+		}
+		found, err := s.find(ctx, r, room)
+		if err != nil {
+			return store.Page{}, s.fail(op, "nothing was read", err)
+		}
+		page, again, err := s.record(op, l, r, found)
+		if err != nil || !again {
+			return page, err
+		}
+	}
+}
+
+// find sends the read.
+func (s *Session) find(ctx context.Context, r *request, room store.Room) (*found, error) {
+	if r.kind == readPass && r.groups[0].txids == nil {
+		if err := s.draw(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	f := newFound(r, room.Bytes)
+	f.page = s.member.Page
+	name, args := s.question(r, room)
+	err := s.trip(ctx, false, name, args, f.scan)
+	return f, err
+}
+
+// draw lists the transactions of a late pass.
+func (s *Session) draw(ctx context.Context, r *request) error {
+	g := r.groups[0]
+	txids := []string{}
+	err := s.trip(ctx, false, "draw", []any{g.pos.snapshot, g.pos.late, r.tops[0], s.floor}, one(&txids))
+	g.txids = txids
+	return err
+}
+
+// question is the statement of a request, with its arguments.
+func (s *Session) question(r *request, room store.Room) (name string, args []any) {
+	parts, seqs := make([]int32, len(r.slots)), r.seqs
+	groups, want := make([]int32, len(r.slots)), make([]int32, len(r.slots))
+	for i, slot := range r.slots {
+		parts[i], groups[i], want[i] = int32(slot.part), int32(r.group[i]+1), int32(min(r.want[i], math.MaxInt32)) //nolint:gosec // small
+	}
+	switch r.kind {
+	case readWindow:
+		return "read_window", []any{s.sink, r.groups[0].pos.snapshot, parts, int64(room.Bytes), s.floor}
+	case readPass:
+		return "read_page", []any{s.sink, r.groups[0].txids, r.groups[0].pos.lateSeq, r.tops[0], parts, seqs, int64(s.member.PageBytes), s.floor}
+	default:
+		snapshots := make([]string, len(r.groups))
+		for i, g := range r.groups {
+			snapshots[i] = g.pos.snapshot
+		}
+		return "read_shares", []any{s.sink, snapshots, r.tops, parts, groups, seqs, want, int64(s.member.PageBytes), int64(room.Bytes), s.floor}
+	}
+}
+
+// record notes what was found in the ledger that the read was planned with. again: a window held more than a page.
+func (s *Session) record(op string, l *ledger, r *request, f *found) (page store.Page, again bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over:
+		return page, false, errFenced(op)
+	case s.ledger != l || s.void != nil:
+		return page, false, errVoid(op, store.ErrReload.Detail, s.void)
+	case f.token != s.token:
+		s.void = errVoid(op, "the server's incarnation has changed", nil)
+		return page, false, s.void
+	case r.wentBack(f.top):
+		return page, false, errLineage(f.top, slices.Max(r.tops))
+	case r.kind == readWindow && f.over[0]:
+		r.widen()
+		return page, true, nil
+	}
+	keep, more := l.record(r, &f.answer)
+	page = store.Page{No: l.reads, More: more}
+	for i, slot := range r.slots {
+		if keep[i] > 0 {
+			page.Parts = append(page.Parts, store.Part{
+				Owned: store.Owned{Partition: slot.part, Epoch: slot.epoch}, Records: f.records[i][:keep[i]]})
+		}
+	}
+	return page, false, nil
+}
+
+// found is an answer with its records.
+type found struct {
+	answer
+	token   string
+	r       *request
+	bytes   int // most of fresh payloads
+	page    int
+	place   map[int32]int // of each partition in the request
+	records [][]store.Record
+}
+
+func newFound(r *request, bytes int) *found {
+	f := &found{r: r, bytes: bytes, place: make(map[int32]int, len(r.slots)), records: make([][]store.Record, len(r.slots))}
+	f.over, f.rows = make([]bool, len(r.groups)), make([][]int64, len(r.slots))
+	for i, s := range r.slots {
+		f.place[int32(s.part)] = i //nolint:gosec // at most 16,384
+	}
+	return f
+}
+
+// scan takes the rows of a read: the first says what the read was.
+func (f *found) scan(rows pgx.Rows) error {
+	var d decoder
+	for rows.Next() {
+		d.row(rows)
+		if d.raw[0] != nil {
+			f.headed(&d)
+			continue
+		}
+		var r store.Record
+		d.record(headColumns, &r.Record)
+		r.Ahead, r.Blocked = d.bool(headColumns+recordColumns), d.bool(headColumns+recordColumns+1)
+		if d.err != nil {
+			return d.err
+		}
+		i, known := f.place[int32(r.Partition)] //nolint:gosec // at most 16,384
+		if !known {
+			return fmt.Errorf("the read gave partition %d, which it was not asked for", r.Partition)
+		}
+		f.records[i] = append(f.records[i], r)
+	}
+	if err := errors.Join(d.err, rows.Err()); err != nil {
+		return err
+	}
+	bytes := 0
+	for i, records := range f.records {
+		slices.SortFunc(records, func(a, b store.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+		f.rows[i] = make([]int64, len(records))
+		for k := range records {
+			f.rows[i][k] = records[k].Seq
+			if records[k].Seq > f.r.seqs[i] {
+				bytes += len(records[k].Payload)
+			}
+		}
+	}
+	f.cut = f.r.kind == readShares && bytes >= f.bytes
+	return nil
+}
+
+// headed takes the first row.
+func (f *found) headed(d *decoder) {
+	f.snapshot, f.top, f.token = string(d.raw[0]), d.int(1), string(d.raw[2])
+	extra := d.ints(3)
+	if d.err != nil {
+		return
+	}
+	if f.r.kind == readPass {
+		scanned, taken, all := extra[0], extra[1], extra[2]
+		f.scanned = max(scanned, f.r.groups[0].pos.lateSeq)
+		f.ended = taken == all && all < int64(f.page)
+		return
+	}
+	for _, no := range extra {
+		f.over[no-1] = true
+	}
+}
+
+// errLineage: the sequence stands below what was read before, so the rows are of another numbering.
+func errLineage(top, seq int64) error {
+	return &outbox.Error{Code: store.ErrLineageChanged.Code, Op: "read",
+		Detail: fmt.Sprintf("the outbox's sequence went back: it stands at %d and was read up to %d", top, seq),
+		Hint:   "was the database restored or copied? its cursors must be set anew before relays publish from it"}
+}

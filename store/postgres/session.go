@@ -1,0 +1,245 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onwardhq/onward/store"
+)
+
+// Session is one relay on one sink: a store.Session. What it remembers is worth what the database said last: after any
+// doubt about that it answers store.ErrReload, and goes on from the cursors in the database at the next Renew.
+type Session struct {
+	store  *Store
+	member *member
+	sink   string
+	sql    map[string]string
+
+	reading  sync.Mutex // reads go one after the other
+	settling sync.Mutex // held by whatever replaces the cursor row, or takes it as the base of a new memory
+	mu       sync.Mutex // guards what follows
+	ledger   *ledger
+	no       int64 // of the cursor row
+	token    string
+	floor    int64
+	count    int64 // published, in all
+	written  position
+	settled  time.Time
+	void     error // ErrReload, until reloaded
+	over     bool  // fenced for good, or closed
+	checked  time.Time
+	foreign  time.Time // when the earliest foreign lease ends
+}
+
+var _ store.Session = (*Session)(nil)
+
+// defaultPage and defaultPageBytes bound one read statement where store.Relay does not.
+const (
+	defaultPage      = 2048
+	defaultPageBytes = 16 << 20
+)
+
+var sessionNames = []string{
+	"read_shares", "read_window", "read_page", "draw", "settle", "settle_verdicts", "lock_heads",
+	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired",
+}
+
+func newSession(s *Store, m *member, sink string) *Session {
+	if m.Page == 0 {
+		m.Page = defaultPage
+	}
+	if m.PageBytes == 0 {
+		m.PageBytes = defaultPageBytes
+	}
+	c := &Session{store: s, member: m, sink: sink, sql: make(map[string]string)}
+	for _, name := range sessionNames {
+		c.sql[name] = sessionStatement(s.names, name, m.Page)
+	}
+	return c
+}
+
+// usable returns why the session cannot be used, or nil.
+func (s *Session) usable(op string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.over:
+		return errFenced(op)
+	case s.void != nil:
+		return errVoid(op, store.ErrReload.Detail, s.void)
+	}
+	return nil
+}
+
+// fail makes the session void: nothing of its memory is used again.
+func (s *Session) fail(op, detail string, cause error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return errFenced(op)
+	}
+	err := errVoid(op, detail, cause)
+	s.void = err
+	return err
+}
+
+// end fences the session for good.
+func (s *Session) end() {
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.store.mu.Lock()
+	known := s.store.sessions[s]
+	delete(s.store.sessions, s)
+	s.store.mu.Unlock()
+	if known {
+		s.store.release(s.member)
+	}
+}
+
+// errNoRow: the relay has no row in outbox_cursors any more.
+var errNoRow = errors.New("the relay's cursor is gone")
+
+// reload builds the session's memory from the database: one statement says what is owned and from where.
+func (s *Session) reload(ctx context.Context) error {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	for range 3 {
+		l, err := s.load(ctx)
+		if err != nil {
+			return err
+		}
+		if l != nil {
+			return nil
+		}
+		if err := s.store.incarnate(ctx); err != nil {
+			return err
+		}
+	}
+	return errors.New("the incarnation's token does not stay")
+}
+
+// load returns nil where the server has no token.
+func (s *Session) load(ctx context.Context) (*ledger, error) {
+	var (
+		l                *ledger
+		no, count, floor int64
+		token            *string
+		base             position
+		holdings         []holding
+	)
+	err := s.trip(ctx, false, "reload", []any{s.sink, s.member.ID.String()}, func(rows pgx.Rows) error {
+		for rows.Next() {
+			var h holding
+			var snapshot, late *string
+			var lateSeq *int64
+			if err := rows.Scan(&no, &base.snapshot, &base.late, &base.lateSeq, &count, &token, &floor, &h.part, &h.epoch,
+				&snapshot, &h.cursor.seq, &late, &lateSeq); err != nil {
+				return err
+			}
+			if l == nil {
+				l = newLedger(base)
+			}
+			h.member, h.cursor.position = true, base
+			if snapshot != nil {
+				h.member, h.cursor.position = false, position{snapshot: *snapshot, late: *late, lateSeq: *lateSeq}
+			}
+			if h.part >= 0 {
+				holdings = append(holdings, h)
+			}
+		}
+		return rows.Err()
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case l == nil:
+		return nil, errNoRow
+	case token == nil:
+		return nil, nil
+	}
+	l.add(holdings)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger, s.no, s.token, s.floor, s.count, s.void = l, no, *token, floor, count, nil
+	s.written, s.settled = base, time.Now()
+	return l, nil
+}
+
+// trip runs one statement of the session in a transaction of its own.
+func (s *Session) trip(ctx context.Context, locks bool, name string, args []any, read func(pgx.Rows) error) error {
+	as := ""
+	if locks {
+		as = s.member.application
+	}
+	return s.store.trip(ctx, as, func(b *pgx.Batch) { b.Queue(s.sql[name], args...) }, func(r pgx.BatchResults) error {
+		rows, err := r.Query()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		if err := read(rows); err != nil {
+			return err
+		}
+		rows.Close()
+		return rows.Err()
+	})
+}
+
+// one reads the only row of an answer.
+func one(dest ...any) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		if !rows.Next() {
+			return errors.Join(rows.Err(), pgx.ErrNoRows)
+		}
+		return rows.Scan(dest...)
+	}
+}
+
+// GiveBack lets others have the partitions, from where they are settled: a settle like any other. Errors as Settle.
+func (s *Session) GiveBack(ctx context.Context, partitions []int) error {
+	_, err := s.settle(ctx, "give back", store.Settlement{}, partitions)
+	return err
+}
+
+// Close settles what Settle was told, gives everything back and leaves. Where the database does not answer, others take
+// over when the lease ends.
+func (s *Session) Close(ctx context.Context) error {
+	const op = "leave"
+	if err := s.usable(op); errors.Is(err, store.ErrFenced) {
+		return err
+	}
+	defer s.end()
+	if err := s.usable(op); err != nil { // void: the take-over gives back from the durable cursors
+		if err := s.reload(ctx); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	s.mu.Lock()
+	owned := make([]int, 0, len(s.ledger.slots))
+	for part := range s.ledger.slots {
+		owned = append(owned, part)
+	}
+	s.mu.Unlock()
+	slices.Sort(owned)
+	_, settled := s.settle(ctx, op, store.Settlement{}, owned)
+	if !s.lastOfRelay() {
+		return settled
+	}
+	if err := s.store.takeOver(ctx, s.member.ID.String(), takeOwn); err != nil {
+		return errors.Join(settled, fmt.Errorf("%s: %w", op, err))
+	}
+	return nil
+}
+
+func (s *Session) lastOfRelay() bool {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return s.member.joint == 1
+}

@@ -1,0 +1,179 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// Config says which outbox is meant. The zero value is the outbox_ tables in the schema public.
+type Config struct {
+	Schema      string       // default public
+	TablePrefix string       // default outbox_
+	Logger      *slog.Logger // of a Store: take-overs, server deaths; nil: silent
+}
+
+// Store is the relay's view of an outbox on PostgreSQL 14 or later: a store.Store. Safe for concurrent use.
+//
+// It keeps no state in the server's sessions: every statement travels in one batch with the BEGIN, the settings and the
+// COMMIT that it needs, so the pool may lead through a pooler, and what the role or database sets as defaults decides
+// nothing. Whether statements are prepared is the pool's setting (pgx.ConnConfig.DefaultQueryExecMode).
+type Store struct {
+	pool  *pgxpool.Pool
+	names names
+	log   *slog.Logger
+
+	mu       sync.Mutex
+	members  map[outbox.ID]*member // the registrations of this Store's relays
+	sessions map[*Session]bool
+}
+
+var _ store.Store = (*Store)(nil)
+
+// oldestServer is PostgreSQL 14 as server_version_num.
+const oldestServer = 140000
+
+// Open returns the outbox of the configuration after it has checked that it can be used. It changes nothing in the
+// database; the pool stays the caller's. It needs a connection for a read, one for a settle, and two for leases and
+// parked messages: a pool of 4 or more.
+//
+// Errors: outbox.ErrIdentifierInvalid, and those of Info.
+func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
+	n, err := newNames(c.Schema, c.TablePrefix)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{pool: pool, names: n, log: c.Logger, members: make(map[outbox.ID]*member), sessions: make(map[*Session]bool)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if _, err := s.Info(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Info says what the database is. Errors: store.ErrDatabaseUnsupported (an old server, an encoding other than UTF8, a
+// standby), store.ErrSchemaMissing, store.ErrSchemaOld, store.ErrSchemaNew; anything else is the database's own.
+func (s *Store) Info(ctx context.Context) (store.Info, error) {
+	const op = "open outbox"
+	if err := s.checkServer(ctx, op); err != nil {
+		return store.Info{}, err
+	}
+	var version, schema, partitions string
+	var info store.Info
+	err := s.pool.QueryRow(ctx, s.text("info")).Scan(&version, &schema, &partitions, &info.Lineage)
+	var missing *pgconn.PgError
+	switch {
+	case errors.As(err, &missing) && (missing.Code == "42P01" || missing.Code == "3F000"): // undefined table, invalid schema
+		return store.Info{}, s.refuse(op, store.ErrSchemaMissing, "there is no table "+s.names.sql("outbox_meta"))
+	case err != nil:
+		return store.Info{}, fmt.Errorf("%s: %w", op, err)
+	}
+	info.Database = shortVersion(version)
+	if info.Schema, err = strconv.Atoi(schema); err != nil {
+		return store.Info{}, s.refuse(op, store.ErrSchemaMissing, "outbox_meta has no schema version")
+	}
+	if info.Partitions, err = strconv.Atoi(partitions); err != nil {
+		return store.Info{}, s.refuse(op, store.ErrSchemaMissing, "outbox_meta has no number of partitions")
+	}
+	versions := fmt.Sprintf("the tables have version %d, this program works with %d", info.Schema, schemaVersion)
+	switch {
+	case info.Schema < schemaVersion:
+		return store.Info{}, s.refuse(op, store.ErrSchemaOld, versions)
+	case info.Schema > schemaVersion:
+		return store.Info{}, &outbox.Error{Code: store.ErrSchemaNew.Code, Op: op, Detail: versions, Hint: "run a newer release of this program"}
+	}
+	return info, nil
+}
+
+func (s *Store) refuse(op string, sentinel *outbox.Error, detail string) error {
+	return &outbox.Error{Code: sentinel.Code, Op: op, Detail: detail, Hint: "run: onward migrate up"}
+}
+
+// checkServer asks only what any server can answer, tables or not.
+func (s *Store) checkServer(ctx context.Context, op string) error {
+	var number int
+	var encoding, version string
+	var standby bool
+	if err := s.pool.QueryRow(ctx, s.text("server")).Scan(&number, &version, &encoding, &standby); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	unsupported := func(detail, hint string) error {
+		return &outbox.Error{Code: store.ErrDatabaseUnsupported.Code, Op: op, Detail: detail, Hint: hint}
+	}
+	switch {
+	case number < oldestServer:
+		return unsupported("PostgreSQL "+version+" is older than 14", "upgrade the server")
+	case encoding != "UTF8":
+		return unsupported("the database's encoding is "+encoding, "create the database with ENCODING 'UTF8'")
+	case standby:
+		return unsupported("this server is a standby", "connect to the primary: snapshots of a standby do not show open transactions")
+	}
+	return nil
+}
+
+// Close ends the sessions that are still open as a crash would: others take over when their lease ends. Close the
+// sessions first. The pool stays open.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	open := s.sessions
+	s.sessions = make(map[*Session]bool)
+	s.mu.Unlock()
+	for session := range open {
+		session.end()
+	}
+	return nil
+}
+
+// text is a statement of this outbox that no page size belongs to.
+func (s *Store) text(name string) string { return sessionStatement(s.names, name, 0) }
+
+// settings begin every transaction of the relay, whatever the role, the database or a pooler left behind.
+const (
+	begin       = `BEGIN ISOLATION LEVEL READ COMMITTED`
+	allRows     = `SET LOCAL row_security = off`
+	idleTimeout = `SET LOCAL idle_in_transaction_session_timeout = '10s'`
+	commit      = `COMMIT`
+)
+
+// trip sends one transaction as one batch, in one flush and one round trip. as, where not empty, names the session that
+// holds locks while it runs. queue adds the statements, read takes their answers.
+func (s *Store) trip(ctx context.Context, as string, queue func(*pgx.Batch), read func(pgx.BatchResults) error) (err error) {
+	b := &pgx.Batch{}
+	b.Queue(begin)
+	b.Queue(allRows)
+	if as != "" {
+		b.Queue(idleTimeout)
+		b.Queue(`SET LOCAL application_name = '` + as + `'`)
+	}
+	settings := b.Len()
+	queue(b)
+	b.Queue(commit)
+	results := s.pool.SendBatch(ctx, b)
+	defer func() {
+		if e := results.Close(); err == nil {
+			err = e
+		}
+	}()
+	for range settings {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
+	}
+	if err := read(results); err != nil {
+		return err
+	}
+	_, err = results.Exec()
+	return err
+}
