@@ -52,9 +52,11 @@ func (a *Admin) Requeue(ctx context.Context, act store.Act, acceptReorder bool) 
 		return a.db.notDead(op, act.ID)
 	}
 	if later := a.db.publishedAfter(k, d); later > 0 && !acceptReorder {
-		return &outbox.Error{Code: store.ErrReorderRefused.Code, Op: op,
+		return &outbox.Error{
+			Code: store.ErrReorderRefused.Code, Op: op,
 			Detail: fmt.Sprintf("at least %d later messages of its key were published", later),
-			Hint:   "accept the reorder, or discard it"}
+			Hint:   "accept the reorder, or discard it",
+		}
 	}
 	if act.DryRun {
 		return nil

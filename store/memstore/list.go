@@ -78,8 +78,12 @@ func newQuery(f store.Filter, op string) (q query, err error) {
 // fields says whether a message has what the filter asks of its own fields.
 func (q query) fields(r *row, at time.Time) bool {
 	for _, f := range [...][2]string{
-		{q.Topic, r.Topic}, {q.Type, r.Type}, {q.Key, r.Key}, {q.EventID, r.EventID},
-		{q.CorrelationID, r.CorrelationID}, {q.Scope, r.Scope},
+		{q.Topic, r.Topic},
+		{q.Type, r.Type},
+		{q.Key, r.Key},
+		{q.EventID, r.EventID},
+		{q.CorrelationID, r.CorrelationID},
+		{q.Scope, r.Scope},
 	} {
 		if f[0] != "" && f[0] != f[1] {
 			return false

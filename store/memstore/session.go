@@ -139,8 +139,10 @@ func newSession(s *Store, r store.Relay, sink string, beaten time.Time) *session
 	if r.PageBytes <= 0 {
 		r.PageBytes = 16 << 20
 	}
-	return &session{store: s, db: s.db, relay: r, sink: sink, beaten: beaten, incarnation: s.db.incarnation,
-		counts: make([]int, s.db.config.Partitions), inRoom: make([]bool, s.db.config.Partitions)}
+	return &session{
+		store: s, db: s.db, relay: r, sink: sink, beaten: beaten, incarnation: s.db.incarnation,
+		counts: make([]int, s.db.config.Partitions), inRoom: make([]bool, s.db.config.Partitions),
+	}
 }
 
 // call is a call of a session that has begun: the lock is held.
@@ -199,8 +201,10 @@ func (s *session) end(c call, op Op) error {
 		return nil
 	}
 	s.void = true
-	return &outbox.Error{Code: store.ErrReload.Code, Op: string(op), Err: c.fault.Err,
-		Detail: "the answer was lost: whether it was done is not known"}
+	return &outbox.Error{
+		Code: store.ErrReload.Code, Op: string(op), Err: c.fault.Err,
+		Detail: "the answer was lost: whether it was done is not known",
+	}
 }
 
 // Renew beats, takes over what expired, claims, and says what is held.
@@ -274,7 +278,7 @@ func (s *session) GiveBack(ctx context.Context, partitions []int) error {
 		c.sink.parts[id].restore(false)
 		c.sink.parts[id].free(c.now)
 	}
-	s.fold(c.sink)
+	s.fold(c)
 	s.replaceCursor(c, 0)
 	return s.end(c, OpGiveBack)
 }
@@ -302,7 +306,7 @@ func (s *session) replaceCursor(c call, published int) {
 }
 
 // fold forgets the reads that are settled whole, from the first on.
-func (s *session) fold(k *sink) {
+func (s *session) fold(c call) {
 	n := 0
 	for n < len(s.reads) && s.reads[n].open == 0 {
 		n++
@@ -312,8 +316,8 @@ func (s *session) fold(k *sink) {
 	}
 	last := s.reads[n-1].no
 	s.reads = s.reads[n:]
-	for _, p := range k.parts {
-		for len(p.reads) > 0 && p.reads[0].read.no <= last {
+	for _, p := range c.sink.parts {
+		for p.owner == c.relay && len(p.reads) > 0 && p.reads[0].read.no <= last {
 			p.reads = p.reads[1:]
 		}
 	}

@@ -39,7 +39,7 @@ func (s *session) Settle(ctx context.Context, st store.Settlement) (store.Settle
 	for _, d := range st.Done {
 		s.done(c, d)
 	}
-	s.fold(c.sink)
+	s.fold(c)
 	s.replaceCursor(c, st.Published)
 	return settled, s.end(c, OpSettle)
 }

@@ -173,9 +173,11 @@ func (w *Writer) insert(tx *Tx, ms []outbox.Message) ([]outbox.Receipt, error) {
 		r := s.ids[m.ID]
 		if r != nil && !w.config.IgnoreDuplicates {
 			tx.failed = true
-			return nil, &outbox.Error{Code: outbox.ErrDuplicateMessage.Code, Op: "write message",
+			return nil, &outbox.Error{
+				Code: outbox.ErrDuplicateMessage.Code, Op: "write message",
 				Detail: "a message with the id " + m.ID.String() + " was written before",
-				Hint:   "set IgnoreDuplicates if writing it again is meant to do nothing"}
+				Hint:   "set IgnoreDuplicates if writing it again is meant to do nothing",
+			}
 		}
 		if r == nil {
 			r = tx.add(m, now)

@@ -1,6 +1,9 @@
 package storetest
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // ledger knows what was written and committed, and what was handed over; names are unique.
 type ledger struct {
@@ -74,4 +77,11 @@ func (l *ledger) faults(excused map[string]bool) (faults []string) {
 		}
 	}
 	return faults
+}
+
+// forget takes a message out that a person discarded.
+func (l *ledger) forget(name string) {
+	delete(l.ended, name)
+	delete(l.copies, name)
+	l.keyed[l.key[name]] = slices.DeleteFunc(l.keyed[l.key[name]], func(n string) bool { return n == name })
 }

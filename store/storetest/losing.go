@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/onwardhq/onward/store"
 )
@@ -15,6 +16,7 @@ var losing = []spec{
 	{"TakenOverPartitionsHaveHigherEpochs", higherEpochs},
 	{"OneRelayTakesOverEachPartition", oneTakesOver},
 	{"ASilentRelayLosesItsShareOnly", silentLosesShare},
+	{"OneRelaysSettleLeavesAnothersReadsAlone", settleLeavesOthers},
 }
 
 // overtaken is a relay that read five messages, settled one, and was taken over.
@@ -166,4 +168,41 @@ func silentLosesShare(s *suite) {
 		s.Errorf("settle of the silent one: %v", err)
 	}
 	s.wantVoid(silent)
+}
+
+func settleLeavesOthers(s *suite) {
+	if s.partitions < 2 {
+		s.lacks("two partitions")
+		return
+	}
+	silent, busy := s.join(s.short()), s.join(s.long())
+	s.until("both hold something", func() bool {
+		for _, r := range []*relay{silent, busy} {
+			if lease := r.renew(); lease.Surplus > 0 {
+				r.giveBack(r.held()[:lease.Surplus]...)
+			}
+		}
+		return len(silent.lease.Owned) > 0 && len(busy.lease.Owned) > 0
+	})
+	var want []string
+	for i := range 2 * s.partitions {
+		s.sendNamed(fmt.Sprintf("key-%d", i), fmt.Sprintf("%03d", i))
+	}
+	for _, t := range silent.drain() {
+		want = append(want, t.name())
+	}
+	for i := range 5 { // its reads have numbers beyond those of the silent one
+		busy.drain()
+		busy.settleAll()
+		s.sendNamed(fmt.Sprintf("key-%d", i), "more")
+	}
+	var got []string
+	for _, t := range busy.holdAll().drain() {
+		if t.name() != "more" {
+			got = append(got, t.name())
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	s.want("what the silent one had read", got, want)
 }

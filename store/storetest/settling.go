@@ -360,7 +360,7 @@ func receiptsFollowed(s *suite) {
 	s.wantState("the last one", receipts[4], store.StatePublished)
 	_, err = s.Tracker.State(s.ctx, "no-such-sink", receipts[0])
 	s.wantError("state in no sink", err, store.ErrNotFound)
-	tx = s.late("late")
+	tx = s.writeLate("late")
 	r.drain()
 	r.settleAll()
 	s.commit(tx)
