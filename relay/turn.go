@@ -49,6 +49,7 @@ type turn struct {
 
 // serve runs turns on a session until it ends. Only a graceful end, or a session that is over, returns.
 func (r *Relay) serve(ctx context.Context, session store.Session) error {
+	wait := time.Duration(0)
 	for {
 		t := r.newTurn(session)
 		err := t.run(ctx)
@@ -62,7 +63,11 @@ func (r *Relay) serve(ctx context.Context, session store.Session) error {
 		case ctx.Err() != nil:
 			return r.leave(session)
 		}
-		r.log.Warn("loading the session again from the database", "reason", err)
+		if wait = min(2*wait, 5*time.Second); wait == 0 || time.Since(t.start) > 10*time.Second {
+			wait = 20 * time.Millisecond
+		}
+		r.log.Warn("loading the session again from the database", "reason", err, "in", wait)
+		sleep(ctx, wait) // what voids a session again and again must not become a busy loop
 	}
 }
 

@@ -28,7 +28,7 @@ func server(t *testing.T, make func(dir string) (*Server, error), variable strin
 func TestABrokerThatIsDownCostsNoMessageAnAttempt(t *testing.T) {
 	t.Parallel()
 	broker := server(t, NewNATS, "ONWARD_TEST_NATS_SERVER")
-	s := openOn(t, needed(t, "ONWARD_TEST_POSTGRES_URL"), broker.URL, 16, Workload{Keys: 500, Writers: 4, Messages: 10_000, Payload: 64, Seed: 5})
+	s := openOn(t, needed(t, "ONWARD_TEST_POSTGRES_URL"), broker.URL, 16, &Workload{Keys: 500, Writers: 4, Messages: 10_000, Payload: 64, Seed: 5})
 	s.start(RelayConfig{
 		Name: "relay", Lease: 2 * time.Second, Window: 500, RetryFirst: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
 		Attempts: 3, BreakerFirst: 20 * time.Millisecond, PublishTimeout: 500 * time.Millisecond,
@@ -55,7 +55,7 @@ func TestABrokerThatIsDownCostsNoMessageAnAttempt(t *testing.T) {
 func TestADatabaseThatCrashesLosesNothing(t *testing.T) {
 	t.Parallel()
 	db := server(t, func(dir string) (*Server, error) { return NewPostgres(dir) }, "ONWARD_TEST_POSTGRES_BIN")
-	s := openOn(t, db.URL, needed(t, "ONWARD_TEST_NATS_URL"), 16, Workload{Keys: 200, Writers: 4, Payload: 64, Pause: 2 * time.Millisecond, Seed: 6})
+	s := openOn(t, db.URL, needed(t, "ONWARD_TEST_NATS_URL"), 16, &Workload{Keys: 200, Writers: 4, Payload: 64, Pause: 2 * time.Millisecond, Seed: 6})
 	for _, name := range []string{"one", "two"} {
 		s.start(RelayConfig{Name: name, Lease: 1500 * time.Millisecond, Window: 200})
 	}

@@ -17,7 +17,7 @@ func TestManyMessagesParkedBehindOneKeyAreReleasedInOrder(t *testing.T) {
 	if text := os.Getenv("ONWARD_E2E_PARKED"); text != "" {
 		n, _ = strconv.Atoi(text)
 	}
-	s := open(t, 16, Workload{Keys: 10, Writers: 1, Messages: 100, Payload: 64, Seed: 7})
+	s := open(t, 16, &Workload{Keys: 10, Writers: 1, Messages: 100, Payload: 64, Seed: 7})
 	s.must(s.insertMany("poison", n))
 	flag := filepath.Join(t.TempDir(), "poison")
 	s.must(os.WriteFile(flag, nil, 0o600))
@@ -91,7 +91,7 @@ func TestABulkTransactionThatCommitsLateIsPublishedWhole(t *testing.T) {
 	if text := os.Getenv("ONWARD_E2E_LATE"); text != "" {
 		n, _ = strconv.Atoi(text)
 	}
-	s := open(t, 16, Workload{Keys: 100, Writers: 4, Messages: 4000, Payload: 64, Seed: 8})
+	s := open(t, 16, &Workload{Keys: 100, Writers: 4, Messages: 4000, Payload: 64, Seed: 8})
 	ctx := t.Context()
 	tx, err := s.pool.Begin(ctx)
 	s.must(err)

@@ -27,7 +27,7 @@ func messages(t *testing.T, inCI int) int {
 // Five relays, 1,000 keys, 5 % of the publishes fail, one relay is killed with -9 every two seconds: nothing is lost, the
 // order of first copies is kept, and every duplicate lies beside a kill.
 func TestFiveRelaysUnderKillsLoseNothing(t *testing.T) {
-	s := open(t, 64, Workload{
+	s := open(t, 64, &Workload{
 		Keys: 1000, Writers: 8, Messages: messages(t, 100_000), Payload: 64, Rollbacks: 0.02, Hold: 2 * time.Millisecond, Seed: 1,
 	})
 	lease := 1500 * time.Millisecond
@@ -66,7 +66,7 @@ func TestFiveRelaysUnderKillsLoseNothing(t *testing.T) {
 // A relay that is told to stop finishes what is in flight: restarting it under load makes no duplicate.
 func TestGracefulRestartsUnderLoadMakeNoDuplicate(t *testing.T) {
 	t.Parallel()
-	s := open(t, 16, Workload{Keys: 200, Writers: 4, Payload: 64, Pause: 2 * time.Millisecond, Hold: time.Millisecond, Seed: 2})
+	s := open(t, 16, &Workload{Keys: 200, Writers: 4, Payload: 64, Pause: 2 * time.Millisecond, Hold: time.Millisecond, Seed: 2})
 	for i := range 2 {
 		s.start(RelayConfig{Name: fmt.Sprintf("relay-%d", i), Lease: 3 * time.Second, Window: 100})
 	}
@@ -101,7 +101,7 @@ func restarts(n int) int {
 // A relay that stands still for three lease times is replaced; when it goes on it changes nothing.
 func TestAStoppedRelayIsReplacedAndWritesNothing(t *testing.T) {
 	t.Parallel()
-	s := open(t, 16, Workload{Keys: 200, Writers: 4, Payload: 64, Pause: time.Millisecond, Seed: 3})
+	s := open(t, 16, &Workload{Keys: 200, Writers: 4, Payload: 64, Pause: time.Millisecond, Seed: 3})
 	lease := time.Second
 	for i := range 2 {
 		s.start(RelayConfig{Name: fmt.Sprintf("relay-%d", i), Lease: lease, Window: 50})
@@ -129,7 +129,7 @@ func TestAStoppedRelayIsReplacedAndWritesNothing(t *testing.T) {
 // After kill -9 the first message of the dead relay's keys is out within lease + 2 s.
 func TestAKilledRelaysKeysGoOnWithinALeaseAndTwoSeconds(t *testing.T) {
 	t.Parallel()
-	s := open(t, 16, Workload{Keys: 64, Writers: 4, Payload: 64, Pause: 5 * time.Millisecond, Seed: 4})
+	s := open(t, 16, &Workload{Keys: 64, Writers: 4, Payload: 64, Pause: 5 * time.Millisecond, Seed: 4})
 	lease := 2 * time.Second
 	s.start(RelayConfig{Name: "first", Lease: lease, Window: 50})
 	ctx, stop := context.WithCancel(t.Context())

@@ -68,12 +68,12 @@ func needed(t *testing.T, variable string) string {
 }
 
 // open makes a scene on the shared servers.
-func open(t *testing.T, partitions int, w Workload) *scene {
+func open(t *testing.T, partitions int, w *Workload) *scene {
 	t.Helper()
 	return openOn(t, needed(t, "ONWARD_TEST_POSTGRES_URL"), needed(t, "ONWARD_TEST_NATS_URL"), partitions, w)
 }
 
-func openOn(t *testing.T, url, nats string, partitions int, w Workload) *scene {
+func openOn(t *testing.T, url, nats string, partitions int, w *Workload) *scene {
 	t.Helper()
 	var b [6]byte
 	_, _ = rand.Read(b[:])
@@ -97,7 +97,7 @@ func openOn(t *testing.T, url, nats string, partitions int, w Workload) *scene {
 	s.collector, err = Collect(ctx, s.nats, s.stream)
 	s.must(err)
 	w.Pool, w.Schema, w.Prefix, w.Topic = s.pool, s.schema, "outbox_", topic
-	s.work = &w
+	s.work = w
 	s.must(w.CreateLedger(ctx))
 	return s
 }
