@@ -86,12 +86,18 @@ type answers struct {
 	all     chan struct{} // closed when each index has an answer
 }
 
-// start publishes a batch; the caller waits for its answers.
-func (s *suite) start(ctx context.Context, p broker.Publisher, batch []broker.Envelope) *answers {
-	a := &answers{s: s, results: make([]broker.Result, len(batch)), count: make([]int, len(batch)), open: len(batch), all: make(chan struct{})}
-	if len(batch) == 0 {
+// collect makes the collector of a batch of n.
+func (s *suite) collect(n int) *answers {
+	a := &answers{s: s, results: make([]broker.Result, n), count: make([]int, n), open: n, all: make(chan struct{})}
+	if n == 0 {
 		close(a.all)
 	}
+	return a
+}
+
+// start publishes a batch; the caller waits for its answers.
+func (s *suite) start(ctx context.Context, p broker.Publisher, batch []broker.Envelope) *answers {
+	a := s.collect(len(batch))
 	p.Publish(ctx, batch, a.done)
 	return a
 }

@@ -334,6 +334,67 @@ func TestAnUnroutableMessageIsNotSent(t *testing.T) {
 	}
 }
 
+func TestMessagesGoOutInTheOrderOfPublish(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, commonURL(t), nil)
+	p := b.publisher(Config{})
+	var sent []string
+	for n := range 60 {
+		batch := messages(n%9, b.topic)
+		for _, e := range batch {
+			sent = append(sent, e.ID.String())
+		}
+		p.Publish(t.Context(), batch, func(int, broker.Result) {}) // many are on their way at once
+	}
+	ms, err := b.read(b.context(), len(sent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range ms {
+		if m.Value("onward-id") != sent[i] {
+			t.Fatalf("message %d of %d is not the one that was published there", i, len(sent))
+		}
+	}
+}
+
+// A message may be answered while the connection takes it, and its envelope may change then.
+func TestWhatIsSentIsACopy(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, commonURL(t), nil)
+	p := b.publisher(Config{})
+	envelopes := messages(1, b.topic)
+	f := &flight{batch: &batch{envelopes: envelopes}, topic: b.topic}
+	w := &writer{publisher: p, header: natsgo.Header{}}
+	m, fault := w.build(f, p.link)
+	if fault != nil {
+		t.Fatalf("%+v", fault)
+	}
+	clear(envelopes[0].Payload)
+	if string(m.Data) != "payload" {
+		t.Errorf("the message became %q", m.Data)
+	}
+}
+
+// While the connection takes a message its writer answers for it: it alone knows whether the message was sent.
+func TestALostConnectionLeavesAMessageToItsWriter(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, commonURL(t), nil)
+	p := b.publisher(Config{})
+	p.link.nc.Close()
+	answered := 0
+	for n, s := range []state{queued, building, sending, doubtful, away} {
+		flights := &batch{done: func(int, broker.Result) { answered++ }, left: 1, unwatch: func() bool { return true }}
+		p.mu.Lock()
+		p.flights[uint64(n)] = &flight{batch: flights, token: uint64(n), state: s, sent: s >= sending, link: p.link}
+		p.open++
+		p.mu.Unlock()
+		p.checkLink()
+		if want := s == away; (answered == 1) != want {
+			t.Errorf("state %d: %d answers", s, answered)
+		}
+	}
+}
+
 func TestCloseLeavesTheCallersConnectionOpenAndNothingElse(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, commonURL(t), nil)

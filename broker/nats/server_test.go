@@ -74,7 +74,7 @@ func prepareServer(tb testing.TB, extra string) *server {
 // freePort is below the range of outgoing connections.
 func freePort() int {
 	for {
-		port := 20000 + rand.IntN(12000) //nolint:gosec // not a secret
+		port := 20000 + rand.IntN(12000)
 		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if err == nil {
 			_ = l.Close()
@@ -179,7 +179,7 @@ func (s *server) freeze() {
 	s.tb.Helper()
 	s.signal(syscall.SIGSTOP, false)
 	until(s.tb, "the server stands still", func() bool {
-		state, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(s.command.Process.Pid)).Output() //nolint:gosec // our own process
+		state, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(s.command.Process.Pid)).Output()
 		return err == nil && strings.HasPrefix(string(state), "T")
 	})
 }
@@ -229,7 +229,7 @@ func newBench(tb testing.TB, url string, change func(*jetstream.StreamConfig)) *
 // prepareBench makes no stream yet.
 func prepareBench(tb testing.TB, url string, options ...natsgo.Option) *bench {
 	tb.Helper()
-	name := fmt.Sprintf("T%08X", rand.Uint32()) //nolint:gosec // not a secret
+	name := fmt.Sprintf("T%08X", rand.Uint32())
 	b := &bench{tb: tb, url: url, stream: name, topic: strings.ToLower(name) + ".orders"}
 	b.config = jetstream.StreamConfig{Name: name, Subjects: []string{strings.ToLower(name) + ".>"}, Storage: jetstream.MemoryStorage, Duplicates: 2 * time.Minute}
 	var err error
@@ -380,7 +380,7 @@ func (b *bench) count() int {
 	if err != nil {
 		b.tb.Fatal(err)
 	}
-	return int(s.CachedInfo().State.Msgs) //nolint:gosec // few
+	return int(s.CachedInfo().State.Msgs)
 }
 
 var numbers struct {

@@ -42,7 +42,7 @@ func TestAcceptedSubjectsArriveUnderTheirNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := m.GetMsg(b.context(), uint64(i)+1) //nolint:gosec // few
+		got, err := m.GetMsg(b.context(), uint64(i)+1)
 		if err != nil || got.Subject != topic {
 			t.Errorf("%q arrived as %v (%v)", topic, got, err)
 		}

@@ -88,9 +88,7 @@ func (p *Publisher) checkLink() {
 	l := p.link
 	p.mu.Unlock()
 	epoch, up := l.state()
-	limit := l.nc.MaxPayload()
 	p.mu.Lock()
-	p.limit = limit
 	var answers []pending
 	for token, f := range p.flights {
 		if f.sent && (f.link != l || f.epoch < epoch || !up) && f.state == away {
