@@ -346,7 +346,7 @@ func TestListsArePaged(t *testing.T) {
 		for limit := 1; limit <= 25; limit += 3 {
 			c.f.Limit, c.f.After = limit, ""
 			var got []outbox.ID
-			for pages := 0; pages < 100; pages++ {
+			for range 100 {
 				list, err := o.admin.Messages(t.Context(), c.f)
 				if err != nil {
 					t.Fatal(err)

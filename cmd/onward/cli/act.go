@@ -163,10 +163,12 @@ func (t *act) confirm(a *app, targets []target) error {
 	}
 	what := fmt.Sprintf("%s %s", t.verb, plural(len(targets), "message"))
 	if !a.env.AsksOnIn {
-		return &outbox.Error{Code: errConfirmationRequired.Code, Op: what, Detail: "more than one message, and nobody is here to confirm",
-			Hint: "look at them with --dry-run, then add --yes"}
+		return &outbox.Error{
+			Code: errConfirmationRequired.Code, Op: what, Detail: "more than one message, and nobody is here to confirm",
+			Hint: "look at them with --dry-run, then add --yes",
+		}
 	}
-	fmt.Fprintf(a.env.Err, "%s? [y/N] ", strings.ToUpper(what[:1])+what[1:])
+	a.print("%s? [y/N] ", strings.ToUpper(what[:1])+what[1:])
 	answer, _ := bufio.NewReader(a.env.In).ReadString('\n')
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":

@@ -86,8 +86,8 @@ func session(args []string, r ran) string {
 // database is an outbox of the test's own.
 type database struct {
 	console
-	pool   *pgxpool.Pool
-	schema string
+	pool           *pgxpool.Pool
+	schema, prefix string
 }
 
 // newDatabase makes a schema with an outbox of 4 partitions, or skips where there is no server.
@@ -109,8 +109,11 @@ func emptyDatabase(t testing.TB) *database {
 	}
 	var b [6]byte
 	_, _ = rand.Read(b[:])
-	d := &database{schema: "test_cli_" + hex.EncodeToString(b[:])}
-	d.environ = []string{"ONWARD_DATABASE__URL=" + url, "ONWARD_DATABASE__SCHEMA=" + d.schema}
+	d := &database{schema: "test_cli_" + hex.EncodeToString(b[:]), prefix: os.Getenv("ONWARD_TEST_TABLE_PREFIX")}
+	if d.prefix == "" {
+		d.prefix = "outbox_"
+	}
+	d.environ = []string{"ONWARD_DATABASE__URL=" + url, "ONWARD_DATABASE__SCHEMA=" + d.schema, "ONWARD_DATABASE__TABLE_PREFIX=" + d.prefix}
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -128,10 +131,15 @@ func emptyDatabase(t testing.TB) *database {
 
 var outboxName = regexp.MustCompile(`\boutbox_`)
 
+// sql turns outbox_x into this outbox's object.
+func (d *database) sql(text string) string {
+	return outboxName.ReplaceAllString(text, d.schema+"."+d.prefix)
+}
+
 // exec runs SQL in which outbox_x is this outbox's object.
 func (d *database) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
-	if _, err := d.pool.Exec(t.Context(), outboxName.ReplaceAllString(sql, d.schema+".outbox_"), args...); err != nil {
+	if _, err := d.pool.Exec(t.Context(), d.sql(sql), args...); err != nil {
 		t.Fatalf("%.100s: %v", sql, err)
 	}
 }
@@ -139,7 +147,7 @@ func (d *database) exec(t testing.TB, sql string, args ...any) {
 // one returns the only value of a query.
 func one[T any](t testing.TB, d *database, sql string, args ...any) (value T) {
 	t.Helper()
-	if err := d.pool.QueryRow(t.Context(), outboxName.ReplaceAllString(sql, d.schema+".outbox_"), args...).Scan(&value); err != nil {
+	if err := d.pool.QueryRow(t.Context(), d.sql(sql), args...).Scan(&value); err != nil {
 		t.Fatalf("%.100s: %v", sql, err)
 	}
 	return value

@@ -24,8 +24,10 @@ More than one asks first; without a terminal it needs --yes.`,
   onward dead discard --topic audit --code payload-too-large --reason "INC-42" --dry-run`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if t.reason == "" {
-				return &outbox.Error{Code: store.ErrReasonRequired.Code, Op: "discard", Detail: store.ErrReasonRequired.Detail,
-					Hint: `say why: --reason "..."`}
+				return &outbox.Error{
+					Code: store.ErrReasonRequired.Code, Op: "discard", Detail: store.ErrReasonRequired.Detail,
+					Hint: `say why: --reason "..."`,
+				}
 			}
 			return t.run(c, a, args)
 		},

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -103,14 +102,14 @@ func (a *app) explain(err error) {
 		return
 	}
 	p := a.paint(a.env.ErrIsTerminal)
-	fmt.Fprintf(a.env.Err, "%s %s\n", p("error:", red), oneLineEach(headline(err)))
-	if faults := (config.Faults)(nil); errors.As(err, &faults) {
+	a.print("%s %s\n", p("error:", red), oneLineEach(headline(err)))
+	if faults := config.Faults(nil); errors.As(err, &faults) {
 		for _, f := range faults {
-			fmt.Fprintf(a.env.Err, "  %s\n", visible(f.String()))
+			a.print("  %s\n", visible(f.String()))
 		}
 	}
 	for _, hint := range a.hints(err) {
-		fmt.Fprintf(a.env.Err, "%s %s\n", p("hint:", cyan), hint)
+		a.print("%s %s\n", p("hint:", cyan), hint)
 	}
 }
 
@@ -119,7 +118,7 @@ var errSaid = errors.New("said already")
 
 // headline is the error's text; faults of the configuration follow it, a line each.
 func headline(err error) string {
-	if faults := (config.Faults)(nil); errors.As(err, &faults) {
+	if faults := config.Faults(nil); errors.As(err, &faults) {
 		if e := (*outbox.Error)(nil); errors.As(err, &e) {
 			return (&outbox.Error{Code: e.Code, Op: e.Op, Detail: e.Detail}).Error()
 		}

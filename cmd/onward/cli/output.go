@@ -46,8 +46,13 @@ func (a *app) emit(document any, lines []any, t func() *table) error {
 // say writes words to stderr, unless they are not wanted.
 func (a *app) say(format string, args ...any) {
 	if !a.quiet {
-		fmt.Fprintf(a.env.Err, format+"\n", args...)
+		a.print(format+"\n", args...)
 	}
+}
+
+// print writes to stderr. Where that fails, there is nobody left to tell.
+func (a *app) print(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.env.Err, format, args...)
 }
 
 // anys makes the lines of emit.

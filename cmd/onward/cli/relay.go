@@ -93,8 +93,10 @@ func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
 func waitForStore(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, d config.Database) (s store.Store, err error) {
 	err = waitForDatabase(ctx, log, func(ctx context.Context) error {
 		if d.AutoMigrate {
-			err := postgres.Migrate(ctx, pool, postgres.MigrateConfig{Schema: d.Schema, TablePrefix: d.TablePrefix,
-				Report: func(step postgres.Migration) { log.Info("migrate", "step", step.String(), "locks", step.Locks) }})
+			err := postgres.Migrate(ctx, pool, postgres.MigrateConfig{
+				Schema: d.Schema, TablePrefix: d.TablePrefix,
+				Report: func(step postgres.Migration) { log.Info("migrate", "step", step.String(), "locks", step.Locks) },
+			})
 			if err != nil {
 				return err
 			}

@@ -72,9 +72,15 @@ func (r *running) wait(t *testing.T) int {
 		r.code <- code
 		return code
 	case <-time.After(30 * time.Second):
-		t.Fatalf("the relay does not end; it said\n%s", r.err.String())
+		t.Fatalf("the relay does not end; it said\n%s", r.said())
 		return 0
 	}
+}
+
+// said is the end of what the relay said.
+func (r *running) said() string {
+	text := r.err.String()
+	return text[max(0, len(text)-2000):]
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {
@@ -162,7 +168,7 @@ func TestRelayPublishesUntilItIsStopped(t *testing.T) {
 		t.Errorf("relays: %+v", list)
 	}
 	if code := r.end(t); code != exitDone {
-		t.Errorf("code %d; it said\n%s", code, r.err.String())
+		t.Errorf("code %d; it said\n%s", code, r.said())
 	}
 	if got := d.run(t, "status", "-o", "json"); !strings.Contains(got.out, `"backlog": 0`) || !strings.Contains(got.out, `"published": 1,`) || !strings.Contains(got.out, `"relays_live": 0`) {
 		t.Errorf("status afterwards: %s", got.out)
@@ -188,9 +194,9 @@ func checkRounds(t *testing.T, out string) {
 		var v struct {
 			TS                                                                  time.Time
 			Sink, Breaker                                                       string
-			Duration_ms                                                         float64 //nolint:revive,staticcheck // as in the JSON
+			Duration_ms                                                         float64
 			Read, Published, Duplicates, Retried, Parked, Dead, Settled, Relays int
-			Partitions_owned, Partitions_gained, Partitions_released            int //nolint:revive,staticcheck // as in the JSON
+			Partitions_owned, Partitions_gained, Partitions_released            int
 		}
 		if err := d.Decode(&v); err != nil || v.Sink != "orders" || v.Breaker != "closed" || v.TS.IsZero() {
 			t.Errorf("%q: %v", line, err)
@@ -210,7 +216,7 @@ func TestRelayRefusesTablesThatItCannotUse(t *testing.T) {
 		t.Helper()
 		r := d.relayTo(s).start(t, "relay")
 		if got := r.wait(t); got != exitUsage || !strings.Contains(r.err.String(), code) || !strings.Contains(r.err.String(), "hint: ") {
-			t.Errorf("%s: code %d; it said\n%s", what, got, r.err.String())
+			t.Errorf("%s: code %d; it said\n%s", what, got, r.said())
 		}
 	}
 	refused("no tables", "onward/schema-missing")
@@ -232,7 +238,7 @@ func TestRelayMigratesWhereItIsTold(t *testing.T) {
 	d.write(t, s.name)
 	eventually(t, "the message arrives", func() bool { return s.count(t) == 1 })
 	if code := r.end(t); code != exitDone {
-		t.Errorf("code %d; it said\n%s", code, r.err.String())
+		t.Errorf("code %d; it said\n%s", code, r.said())
 	}
 }
 
@@ -247,7 +253,7 @@ func TestRelayWaitsForItsStream(t *testing.T) {
 	s.create(t)
 	eventually(t, "the message arrives", func() bool { return s.count(t) == 1 })
 	if code := r.end(t); code != exitDone {
-		t.Errorf("code %d; it said\n%s", code, r.err.String())
+		t.Errorf("code %d; it said\n%s", code, r.said())
 	}
 }
 
@@ -260,7 +266,7 @@ func TestRelayWaitsForItsBroker(t *testing.T) {
 	r := c.start(t, "relay")
 	eventually(t, "it says so", func() bool { return strings.Contains(r.err.String(), `"level":"WARN"`) })
 	if code := r.end(t); code != exitDone || strings.Contains(r.err.String(), "topsecret") {
-		t.Errorf("code %d; it said\n%s", code, r.err.String())
+		t.Errorf("code %d; it said\n%s", code, r.said())
 	}
 }
 
@@ -272,7 +278,7 @@ func TestRelayWaitsForItsDatabase(t *testing.T) {
 	r := c.start(t, "relay")
 	eventually(t, "it says so, twice", func() bool { return strings.Count(r.err.String(), "waiting for the database") >= 2 })
 	if code := r.end(t); code != exitDone || strings.Contains(r.err.String(), "topsecret") || !strings.Contains(r.err.String(), "level=WARN") {
-		t.Errorf("code %d; on a terminal it said\n%s", code, r.err.String())
+		t.Errorf("code %d; on a terminal it said\n%s", code, r.said())
 	}
 }
 

@@ -149,9 +149,9 @@ that is not in this list is refused, with its line.
 		if def == "" {
 			def = "-"
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", path, def, s.Note)
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\n", path, def, s.Note)
 	}
-	_ = w.Flush() // into a strings.Builder
+	_ = w.Flush() // all of it into a strings.Builder
 	return &cobra.Command{Use: "config", Short: "Every setting, its default and what it does", Long: strings.TrimSpace(b.String())}
 }
 

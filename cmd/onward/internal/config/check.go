@@ -165,8 +165,10 @@ func (c *Config) NeedDatabase() error {
 	if c.Database.URL != "" {
 		return nil
 	}
-	return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "database.url is missing",
-		Hint: "set database.url in the file, or " + Prefix + "DATABASE__URL=postgres://user:password@host:5432/database"}
+	return &outbox.Error{
+		Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "database.url is missing",
+		Hint: "set database.url in the file, or " + Prefix + "DATABASE__URL=postgres://user:password@host:5432/database",
+	}
 }
 
 // NeedSink refuses a configuration that a relay cannot run with.
@@ -177,6 +179,8 @@ func (c *Config) NeedSink() error {
 	if len(c.Sinks) > 0 {
 		return nil
 	}
-	return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "no sink: a relay needs one entry in sinks",
-		Hint: "add it to the file, or set " + Prefix + "SINKS__0__NAME=orders and " + Prefix + "SINKS__0__URL=nats://host:4222"}
+	return &outbox.Error{
+		Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "no sink: a relay needs one entry in sinks",
+		Hint: "add it to the file, or set " + Prefix + "SINKS__0__NAME=orders and " + Prefix + "SINKS__0__URL=nats://host:4222",
+	}
 }

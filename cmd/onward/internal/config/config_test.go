@@ -234,10 +234,10 @@ func TestEverySettingHasANote(t *testing.T) {
 func FuzzReadYAML(f *testing.F) {
 	f.Add([]byte("relay:\n  lease: 15s\nsinks:\n  - name: a\n"))
 	f.Add([]byte("a: &x {b: *x}\n? [1]\n: 2"))
-	f.Fuzz(func(t *testing.T, text []byte) {
+	f.Fuzz(func(_ *testing.T, text []byte) {
 		entries, _ := readYAML("x.yaml", text)
 		c := &Config{places: make(map[string]place)}
-		c.check(c.apply(entries)) // must not panic
+		_ = c.check(c.apply(entries)) // must not panic
 	})
 }
 

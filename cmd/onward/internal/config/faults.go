@@ -57,8 +57,10 @@ func (fs Faults) err() error {
 	if len(fs) == 1 {
 		what = strings.TrimSuffix(what, "s")
 	}
-	return &outbox.Error{Code: code, Op: "read the configuration", Detail: fmt.Sprintf("%d %s", len(fs), what), Err: fs,
-		Hint: "`onward help config` lists every setting"}
+	return &outbox.Error{
+		Code: code, Op: "read the configuration", Detail: fmt.Sprintf("%d %s", len(fs), what), Err: fs,
+		Hint: "`onward help config` lists every setting",
+	}
 }
 
 // sorted puts what is wrong in the file first, from top to bottom.

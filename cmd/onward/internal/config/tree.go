@@ -29,11 +29,11 @@ var tree = newNode(reflect.TypeFor[Config](), reflect.StructField{})
 
 func newNode(t reflect.Type, f reflect.StructField) *node {
 	n := &node{kind: setting, secret: f.Tag.Get("secret") != "", def: f.Tag.Get("default"), note: f.Tag.Get("note")}
-	switch t.Kind() {
-	case reflect.Slice:
+	if t.Kind() == reflect.Slice {
 		n.kind = list
 		n.below = map[string]*node{"": newNode(t.Elem(), reflect.StructField{})}
-	case reflect.Struct:
+	}
+	if t.Kind() == reflect.Struct {
 		n.kind = block
 		n.below = make(map[string]*node)
 		for i := range t.NumField() {
@@ -56,6 +56,7 @@ func (n *node) child(step string) *node {
 		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < 1000 && strconv.Itoa(i) == step {
 			return n.below[""]
 		}
+	case setting:
 	}
 	return nil
 }
