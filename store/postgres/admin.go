@@ -89,8 +89,10 @@ func adminError(op string, err error) error {
 		return err
 	}
 	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42883") {
-		return &outbox.Error{Code: store.ErrSchemaMissing.Code, Op: op, Detail: store.ErrSchemaMissing.Detail, Err: err,
-			Hint: "create them with `onward migrate up`, or check database.schema and database.table_prefix"}
+		return &outbox.Error{
+			Code: store.ErrSchemaMissing.Code, Op: op, Detail: store.ErrSchemaMissing.Detail, Err: err,
+			Hint: "create them with `onward migrate up`, or check database.schema and database.table_prefix",
+		}
 	}
 	return fmt.Errorf("%s: %w", op, err)
 }

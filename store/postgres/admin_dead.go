@@ -13,7 +13,7 @@ import (
 // payload, attempts and the number of messages behind it come along.
 func (a *Admin) Dead(ctx context.Context, f store.Filter) (list store.DeadList, err error) {
 	const op = "list dead letters"
-	q, err := newQuery(f, op)
+	q, err := newSearch(f, op)
 	if err != nil {
 		return list, err
 	}
@@ -51,7 +51,7 @@ func (r *deadRow) finish() error {
 	return err
 }
 
-func (a *Admin) deadPage(ctx context.Context, tx pgx.Tx, q query) (list store.DeadList, err error) {
+func (a *Admin) deadPage(ctx context.Context, tx pgx.Tx, q search) (list store.DeadList, err error) {
 	rows, err := tx.Query(ctx, a.sql["dead"], q.Sink, q.txText(), q.after.seq, a.scan, q.limit+1,
 		q.Topic, q.Type, q.EventID, q.CorrelationID, q.Scope, orNull(q.Since), orNull(q.Until), string(q.Code), q.Attempts, q.Key, q.sink)
 	if err != nil {
@@ -86,7 +86,7 @@ func (a *Admin) deadPage(ctx context.Context, tx pgx.Tx, q query) (list store.De
 }
 
 // deadOf returns the dead letters of one message, whole.
-func (a *Admin) deadOf(ctx context.Context, tx pgx.Tx, q query) ([]store.DeadInfo, error) {
+func (a *Admin) deadOf(ctx context.Context, tx pgx.Tx, q search) ([]store.DeadInfo, error) {
 	all, err := collect(ctx, tx, a.sql["dead_one"], []any{q.Sink, [16]byte(q.ID)}, func(row pgx.CollectableRow) (store.DeadInfo, error) {
 		var r deadRow
 		if err := row.Scan(append(r.fields(), &r.record.Payload, &r.dead.Behind)...); err != nil {

@@ -20,19 +20,19 @@ const (
 	maxLimit     = 10_000
 )
 
-// query is a filter that was checked.
-type query struct {
+// search is a filter that was checked.
+type search struct {
 	store.Filter
 	limit int
 	after place
 	sink  string // of the place, where the list has several rows of one place
 }
 
-func newQuery(f store.Filter, op string) (q query, err error) {
-	bad := func(detail, hint string) (query, error) {
-		return query{}, &outbox.Error{Code: store.ErrFilterInvalid.Code, Op: op, Detail: detail, Hint: hint}
+func newSearch(f store.Filter, op string) (q search, err error) {
+	bad := func(detail, hint string) (search, error) {
+		return search{}, &outbox.Error{Code: store.ErrFilterInvalid.Code, Op: op, Detail: detail, Hint: hint}
 	}
-	q = query{Filter: f, limit: f.Limit, after: place{tx: math.MaxUint64, seq: math.MaxInt64}}
+	q = search{Filter: f, limit: f.Limit, after: place{tx: math.MaxUint64, seq: math.MaxInt64}}
 	switch f.State {
 	case "", store.StatePending, store.StateParked, store.StatePublished, store.StateDead, store.StateDiscarded:
 	default:
@@ -84,17 +84,17 @@ func parsePlace(token string) (p place, sink string, err error) {
 	return p, sink, err
 }
 
-func (q query) txText() string { return strconv.FormatUint(q.after.tx, 10) }
+func (q search) txText() string { return strconv.FormatUint(q.after.tx, 10) }
 
 // exceptional reports whether only parked and dead messages can be meant.
-func (q query) exceptional() bool {
+func (q search) exceptional() bool {
 	return q.State == store.StateParked || q.State == store.StateDead || q.State == "" && q.asksForFailure()
 }
 
-func (q query) asksForFailure() bool { return q.Reason != "" || q.Code != "" || q.Attempts > 0 }
+func (q search) asksForFailure() bool { return q.Reason != "" || q.Code != "" || q.Attempts > 0 }
 
 // impossible reports filters that nothing can pass: what fails has a reason or a code only while it is parked or dead.
-func (q query) impossible() bool {
+func (q search) impossible() bool {
 	switch q.State {
 	case "", store.StateParked:
 		return false
@@ -106,10 +106,14 @@ func (q query) impossible() bool {
 }
 
 // passesFields says whether a message has what the filter asks of its own fields.
-func (q query) passesFields(r *outbox.Record, at time.Time) bool {
+func (q search) passesFields(r *outbox.Record, at time.Time) bool {
 	for _, f := range [...][2]string{
-		{q.Topic, r.Topic}, {q.Type, r.Type}, {q.Key, r.Key}, {q.EventID, r.EventID},
-		{q.CorrelationID, r.CorrelationID}, {q.Scope, r.Scope},
+		{q.Topic, r.Topic},
+		{q.Type, r.Type},
+		{q.Key, r.Key},
+		{q.EventID, r.EventID},
+		{q.CorrelationID, r.CorrelationID},
+		{q.Scope, r.Scope},
 	} {
 		if f[0] != "" && f[0] != f[1] {
 			return false
@@ -119,7 +123,7 @@ func (q query) passesFields(r *outbox.Record, at time.Time) bool {
 }
 
 // passesState says whether one of the sinks' states is what the filter asks for.
-func (q query) passesState(states []store.SinkState) bool {
+func (q search) passesState(states []store.SinkState) bool {
 	if q.State == "" && !q.asksForFailure() {
 		return true
 	}

@@ -15,7 +15,7 @@ import (
 // says Partial. Since and Until look at when a message was written.
 func (a *Admin) Messages(ctx context.Context, f store.Filter) (list store.MessageList, err error) {
 	const op = "list messages"
-	q, err := newQuery(f, op)
+	q, err := newSearch(f, op)
 	if err != nil {
 		return list, err
 	}
@@ -40,7 +40,7 @@ func (a *Admin) Messages(ctx context.Context, f store.Filter) (list store.Messag
 }
 
 // listOne is the list of the message that the filter's id names.
-func (a *Admin) listOne(ctx context.Context, tx pgx.Tx, q query) (list store.MessageList, err error) {
+func (a *Admin) listOne(ctx context.Context, tx pgx.Tx, q search) (list store.MessageList, err error) {
 	m, err := a.findMessage(ctx, tx, q.ID)
 	if err != nil || m == nil {
 		return list, err
@@ -57,7 +57,7 @@ func (a *Admin) listOne(ctx context.Context, tx pgx.Tx, q query) (list store.Mes
 }
 
 // listPage reads a page by the index that serves the filter best.
-func (a *Admin) listPage(ctx context.Context, tx pgx.Tx, q query) (list store.MessageList, err error) {
+func (a *Admin) listPage(ctx context.Context, tx pgx.Tx, q search) (list store.MessageList, err error) {
 	name := "list_log"
 	args := []any{
 		q.Sink, q.txText(), q.after.seq, a.scan, q.limit + 1,
@@ -131,8 +131,10 @@ func (a *Admin) Message(ctx context.Context, id outbox.ID) (m store.MessageInfo,
 			return err
 		}
 		if found == nil {
-			return &outbox.Error{Code: store.ErrNotFound.Code, Op: op, Detail: fmt.Sprintf("there is no message %s", id),
-				Hint: "it was never committed, or retention has removed it"}
+			return &outbox.Error{
+				Code: store.ErrNotFound.Code, Op: op, Detail: fmt.Sprintf("there is no message %s", id),
+				Hint: "it was never committed, or retention has removed it",
+			}
 		}
 		one := []store.MessageInfo{*found}
 		err = a.addStates(ctx, tx, "", one)
