@@ -68,7 +68,7 @@ func TestRequeueAndDiscardAreTheSQLFunctions(t *testing.T) {
 	}
 	list, err := admin.Messages(t.Context(), store.Filter{State: store.StateDiscarded})
 	if err != nil || len(list.Messages) != 1 || list.Messages[0].ID != behind.ID {
-		t.Errorf("discarded: %v, %v", ids(list.Messages), err)
+		t.Errorf("discarded: %v, %v", messageIDs(list.Messages), err)
 	}
 }
 

@@ -143,8 +143,8 @@ func (o *adminOutbox) status(t testing.TB) store.Status {
 	return s
 }
 
-// ids are those of a list, for comparing.
-func ids(ms []store.MessageInfo) []outbox.ID {
+// messageIDs are those of a list, for comparing.
+func messageIDs(ms []store.MessageInfo) []outbox.ID {
 	all := make([]outbox.ID, len(ms))
 	for i := range ms {
 		all[i] = ms[i].ID

@@ -265,7 +265,7 @@ func TestMessagesAreFiltered(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := ids(list.Messages); !slices.Equal(got, c.want) {
+			if got := messageIDs(list.Messages); !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 			if list.Next != "" || list.Partial {
@@ -351,7 +351,7 @@ func TestListsArePaged(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got = append(got, ids(list.Messages)...)
+				got = append(got, messageIDs(list.Messages)...)
 				if c.f.After = list.Next; list.Next == "" {
 					break
 				}
@@ -521,7 +521,7 @@ func TestPendingEndsAtItsFloor(t *testing.T) {
 	commitTx(t, late)
 	list, err = o.admin.Messages(t.Context(), store.Filter{State: store.StatePending})
 	if err != nil || len(list.Messages) != 1 || list.Messages[0].ID != want.ID || list.Partial {
-		t.Errorf("one waits: got %v, partial %v, %v", ids(list.Messages), list.Partial, err)
+		t.Errorf("one waits: got %v, partial %v, %v", messageIDs(list.Messages), list.Partial, err)
 	}
 }
 
