@@ -50,7 +50,7 @@ func ParseReceipt(s string) (Receipt, error) {
 	if err != nil {
 		return bad(err)
 	}
-	r := Receipt{ID: id, Partition: int(partition), Seq: int64(seq), Tx: tx} //nolint:gosec // both parsed within range
+	r := Receipt{ID: id, Partition: int(partition), Seq: int64(seq), Tx: tx}
 	if r.String() != s {
 		return bad(nil) // one receipt, one text: no leading zeros or signs
 	}

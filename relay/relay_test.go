@@ -302,7 +302,7 @@ func TestRelaysKeepTheirPromisesWhenEverythingFailsNowAndThen(t *testing.T) {
 				membroker.Chance(seed+100, 0.02, membroker.LostAck()),
 				membroker.Chance(seed+200, 0.01, membroker.Fault{Outcome: broker.Unavailable}),
 			}})
-			rng := rand.New(rand.NewPCG(seed, 9))                //nolint:gosec // a test
+			rng := rand.New(rand.NewPCG(seed, 9))
 			b.db.SetFault(func(c memstore.Call) memstore.Fault { // called under the database's lock
 				switch n := rng.IntN(200); {
 				case c.Op == memstore.OpCommit || c.Op == memstore.OpJoin:

@@ -66,7 +66,7 @@ func (t *turn) round() {
 		r.InFlight, r.Keys = t.machine.Backlog()
 		for o := range c.Outcomes {
 			if n := c.Outcomes[o] - last.Outcomes[o]; n > 0 {
-				r.Outcomes[broker.Outcome(o)] = n //nolint:gosec // a handful of outcomes
+				r.Outcomes[broker.Outcome(o)] = n
 			}
 		}
 		o.Round(r)

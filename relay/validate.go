@@ -70,4 +70,4 @@ func (s *Sink) validate(f *faults, place string) {
 
 func validOnDead(s string) bool { return s == "" || s == "block" || s == "skip" }
 
-func newRand() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) } //nolint:gosec // jitter
+func newRand() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }

@@ -132,7 +132,7 @@ func (r Run) Save(file string) error {
 
 // Load reads what Save wrote.
 func Load(file string) (r Run, err error) {
-	b, err := os.ReadFile(file) //nolint:gosec // the caller's own report
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return r, err
 	}

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-func server(t *testing.T, make func(dir string) (*Server, error), variable string) *Server {
+func server(t *testing.T, create func(dir string) (*Server, error), variable string) *Server {
 	t.Helper()
 	needed(t, variable)
-	s, err := make(t.TempDir())
+	s, err := create(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +72,6 @@ func TestADatabaseThatCrashesLosesNothing(t *testing.T) {
 	}
 	s.must(s.collector.WaitFor(ctx, s.collector.Distinct()+300, 30*time.Second))
 	stop()
-	<-done
+	s.must(<-done)
 	s.check(15*time.Second, 30*time.Second)
 }

@@ -87,7 +87,7 @@ func runRelay(c RelayConfig) error {
 		return err
 	}
 	sink := relay.Sink{
-		Name: "jetstream", Publisher: &faulty{Publisher: pub, fail: c.Fail, poison: c.Poison, slow: c.Slow, rng: rand.New(rand.NewPCG(c.Seed, 1))}, //nolint:gosec // faults
+		Name: "jetstream", Publisher: &faulty{Publisher: pub, fail: c.Fail, poison: c.Poison, slow: c.Slow, rng: rand.New(rand.NewPCG(c.Seed, 1))},
 		PublishTimeout: c.PublishTimeout,
 		Retry:          core.Retry{First: c.RetryFirst, Max: c.RetryMax, Attempts: c.Attempts},
 		Breaker:        core.Breaker{First: c.BreakerFirst},
@@ -154,7 +154,7 @@ func StartRelay(c RelayConfig, out io.Writer) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(os.Args[0]) //nolint:gosec // ourselves
+	cmd := exec.CommandContext(context.Background(), os.Args[0]) // the test ends it by signals
 	cmd.Env = append(os.Environ(), relayProcess+"="+string(text))
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

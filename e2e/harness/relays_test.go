@@ -27,6 +27,7 @@ func messages(t *testing.T, inCI int) int {
 // Five relays, 1,000 keys, 5 % of the publishes fail, one relay is killed with -9 every two seconds: nothing is lost, the
 // order of first copies is kept, and every duplicate lies beside a kill.
 func TestFiveRelaysUnderKillsLoseNothing(t *testing.T) {
+	t.Parallel()
 	s := open(t, 64, &Workload{
 		Keys: 1000, Writers: 8, Messages: messages(t, 100_000), Payload: 64, Rollbacks: 0.02, Hold: 2 * time.Millisecond, Seed: 1,
 	})
@@ -74,6 +75,7 @@ func TestGracefulRestartsUnderLoadMakeNoDuplicate(t *testing.T) {
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- s.work.Run(ctx) }()
+	s.registered("relay-0", "relay-1")
 	for i := range restarts(50) {
 		name := fmt.Sprintf("relay-%d", i%2)
 		before := s.collector.Distinct()
@@ -82,10 +84,11 @@ func TestGracefulRestartsUnderLoadMakeNoDuplicate(t *testing.T) {
 			t.Fatalf("restart %d: %v", i, err)
 		}
 		s.start(s.configs[name])
+		s.registered(name)
 		s.must(s.collector.WaitFor(ctx, before+50, 20*time.Second)) // the load flows on
 	}
 	stop()
-	<-done
+	s.must(<-done)
 	if v := s.check(0, 20*time.Second); v.Duplicates != 0 {
 		t.Errorf("%d duplicates", v.Duplicates)
 	}
@@ -119,7 +122,7 @@ func TestAStoppedRelayIsReplacedAndWritesNothing(t *testing.T) {
 		s.must(s.collector.WaitFor(ctx, s.collector.Distinct()+200, 20*time.Second))
 	}
 	stop()
-	<-done
+	s.must(<-done)
 	// at most one window for each take-over, and what the stale one had in hand when it woke up
 	if v := s.check(3*lease+5*time.Second, 20*time.Second); v.Duplicates > 4*50 {
 		t.Errorf("%d duplicates: more than the windows of two take-overs", v.Duplicates)
@@ -148,6 +151,6 @@ func TestAKilledRelaysKeysGoOnWithinALeaseAndTwoSeconds(t *testing.T) {
 		t.Logf("the first message came %v after the kill (lease %v)", took, lease)
 	}
 	stop()
-	<-done
+	s.must(<-done)
 	s.check(lease+4*time.Second, 20*time.Second)
 }

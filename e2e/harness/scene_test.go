@@ -172,3 +172,12 @@ func (s *scene) check(beside, quiet time.Duration) Verdict {
 	}
 	return v
 }
+
+// registered waits until live relays of these names are there, so that they take signals as relays do.
+func (s *scene) registered(names ...string) {
+	s.t.Helper()
+	for n := 0; n < len(names); pause(s.t.Context(), 10*time.Millisecond) {
+		s.must(s.t.Context().Err())
+		s.must(s.pool.QueryRow(s.t.Context(), fmt.Sprintf(`SELECT count(*) FROM %q.outbox_relays WHERE name = ANY($1)`, s.schema), names).Scan(&n))
+	}
+}

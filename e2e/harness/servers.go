@@ -81,7 +81,7 @@ func NewPostgres(dir string, settings ...string) (*Server, error) {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "onward", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions") //nolint:gosec // the test's own
+	initdb := exec.CommandContext(context.Background(), filepath.Join(bin, "initdb"), "-D", data, "-U", "onward", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions")
 	initdb.SysProcAttr, initdb.Dir = attr, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
@@ -96,9 +96,9 @@ func NewPostgres(dir string, settings ...string) (*Server, error) {
 		for _, setting := range settings {
 			args = append(args, "-c", setting)
 		}
-		cmd := exec.Command(filepath.Join(bin, "postgres"), args...) //nolint:gosec // the test's own
+		cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "postgres"), args...)
 		cmd.SysProcAttr, cmd.Dir = attr, dir
-		cmd.Stderr, _ = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // the test's own
+		cmd.Stderr, _ = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		return cmd
 	}
 	s.ping = func(ctx context.Context) error {
@@ -125,7 +125,7 @@ func NewNATS(dir string) (*Server, error) {
 	}
 	s := &Server{name: "nats-server", URL: fmt.Sprintf("nats://127.0.0.1:%d", port)}
 	s.start = func() *exec.Cmd {
-		cmd := exec.Command(bin, "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-js", "-sd", filepath.Join(dir, "js")) //nolint:gosec // the test's own
+		cmd := exec.CommandContext(context.Background(), bin, "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-js", "-sd", filepath.Join(dir, "js"))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		return cmd
 	}
@@ -166,17 +166,17 @@ func asUser(name, dir string) (*syscall.SysProcAttr, error) {
 	}
 	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), NoSetGroups: true}
 	for d := dir; d != os.TempDir() && len(d) > 1; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // must be reachable
+		if err := os.Chmod(d, 0o755); err != nil {
 			break
 		}
 	}
-	return attr, os.Chown(dir, int(uid), int(gid)) //nolint:gosec // ids fit
+	return attr, os.Chown(dir, int(uid), int(gid))
 }
 
 // freePort finds a port below the range of outgoing connections.
 func freePort() (int, error) {
 	for port := 20000 + os.Getpid()%5000; port < 32000; port++ {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			_ = l.Close()
 			return port, nil

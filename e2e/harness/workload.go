@@ -63,7 +63,7 @@ func (w *Workload) Run(ctx context.Context) error {
 }
 
 func (w *Workload) write(ctx context.Context, writer int) error {
-	rng := rand.New(rand.NewPCG(w.Seed, uint64(writer))) //nolint:gosec // a workload
+	rng := rand.New(rand.NewPCG(w.Seed, uint64(writer)))
 	next := map[string]int{}
 	payload := make([]byte, w.Payload)
 	for ctx.Err() == nil {

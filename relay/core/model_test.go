@@ -542,7 +542,7 @@ func TestTheMachineKeepsItsPromisesInAnUnreliableWorld(t *testing.T) {
 		seeds = 50
 	}
 	total := map[string]int{}
-	for seed := range uint64(seeds) { //nolint:gosec // a few
+	for seed := range uint64(seeds) {
 		w := newWorld(seed)
 		for range 6000 {
 			w.turn(4)
