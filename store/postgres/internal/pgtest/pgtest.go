@@ -89,8 +89,8 @@ func Connect(t testing.TB, url string, tune func(*pgxpool.Config)) *pgxpool.Pool
 }
 
 // As returns a pool whose connections have the rights of the role and nothing more. The role is made where it is
-// missing: roles belong to the whole server, so they stay.
-func (db *DB) As(t testing.TB, role string) *pgxpool.Pool {
+// missing: roles belong to the whole server, so they stay. tune may change the pool's configuration.
+func (db *DB) As(t testing.TB, role string, tune ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	name := pgx.Identifier{role}.Sanitize()
 	EnsureRoles(t, db.Pool, role)
@@ -98,6 +98,9 @@ func (db *DB) As(t testing.TB, role string) *pgxpool.Pool {
 		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, `SET ROLE `+name)
 			return err
+		}
+		for _, f := range tune {
+			f(c)
 		}
 	})
 }
