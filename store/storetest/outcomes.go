@@ -92,7 +92,7 @@ func scheduledJoinsBehind(s *suite) {
 		r.settle(nil, fromParked(r.wantHeads("one after the other", want)[0], out()))
 	}
 	s.want("followers of a blocked key", len(r.followers("dead", store.Place{})), 0)
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: s.corpse().ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(s.corpse().ID)), "discard")
 	r.wantHeads("when its dead letter is gone", "scheduled of a blocked key")
 }
 
@@ -121,7 +121,7 @@ func goneChangesNothing(s *suite) {
 		s.Fatalf("%d heads, want 4", len(heads))
 	}
 	for _, h := range heads[:3] {
-		s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: h.ID, Actor: "ann", Reason: "wrong"}), "discard")
+		s.ok(s.Admin.Discard(s.ctx, act(h.ID)), "discard")
 	}
 	settled := r.settle(nil, fromParked(heads[0], out()), fromParked(heads[1], retryIn(0, 2)), fromParked(heads[2], dies(true, 2)), fromParked(heads[3], out()))
 	s.want("gone", settled.Gone, 3)
@@ -160,7 +160,7 @@ func parkedOnce(s *suite) {
 	receipts := s.sendNamed("k", "parked", "dead", "discarded", "last")
 	ts := r.drain()
 	r.settle(nil, fromLog(ts[0], retryIn(0, 2)), fromLog(ts[1], dies(false, 1)), fromLog(ts[2], retryIn(0, 1)))
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: ts[2].ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(ts[2].ID)), "discard")
 	r.close()
 	r = r.successor()
 	ts = r.drain()
@@ -207,7 +207,7 @@ func parkedOutlive(s *suite) {
 	s.want("followers", parkedNames(next.followers("k", store.Place{})), []string{"a", "b"})
 	s.sendNamed("l", "e")
 	s.want("blocked", next.drain()[0].Blocked, true)
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: ts[0].ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(ts[0].ID)), "discard")
 	next.wantSomeHeads("after a discard", "a", "d")
 	next.close()
 	next.successor().wantSomeHeads("after a restart", "a", "d")
@@ -258,7 +258,7 @@ func attemptsKept(s *suite) {
 	if d.FirstFailure.IsZero() || d.LastFailure.Before(d.FirstFailure) {
 		s.Errorf("first failure %s, last failure %s", d.FirstFailure, d.LastFailure)
 	}
-	s.ok(s.Admin.Requeue(s.ctx, store.Act{Sink: sinkName, ID: id, Actor: "ann"}, false), "requeue")
+	s.ok(s.Admin.Requeue(s.ctx, act(id), false), "requeue")
 	head := r.wantHeads("after a requeue", "a")[0]
 	s.want("attempts and those before", []any{head.Attempts, head.Before}, []any{3, 3})
 	r.settle(nil, fromParked(head, dies(true, 4)))

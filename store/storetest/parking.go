@@ -110,7 +110,7 @@ func headPromotesNext(s *suite) {
 	head = r.wantHeads("when the first is out", "b")
 	r.settle(nil, fromParked(head[0], dies(false, 1)))
 	head = r.wantHeads("when the second is dead", "c")
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: head[0].ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(head[0].ID)), "discard")
 	head = r.wantHeads("when the third is discarded", "d")
 	r.settle(nil, fromParked(head[0], out()), fromParked(r.followers("k", head[0].Place)[0], out()))
 	r.wantHeads("in the end")
@@ -183,7 +183,7 @@ func keylessWaitAlone(s *suite) {
 	for _, t := range r.drain() {
 		s.want("a message without a key is blocked", t.Blocked, false)
 	}
-	s.ok(s.Admin.Requeue(s.ctx, store.Act{Sink: sinkName, ID: byName["d"].ID, Actor: "ann"}, false), "requeue")
+	s.ok(s.Admin.Requeue(s.ctx, act(byName["d"].ID), false), "requeue")
 	r.wantHeads("after a requeue", "d")
 }
 
@@ -201,11 +201,11 @@ func deadHolds(s *suite) {
 	r.settle(d, fromLog(d[0], behind()))
 	r.wantHeads("behind a dead letter")
 	s.want("blocked keys", s.sink().BlockedKeys, 1)
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: ts[0].ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(ts[0].ID)), "discard")
 	head := r.wantHeads("after a discard", "b")[0]
 	r.settle(nil, fromParked(head, dies(true, 1)))
 	r.wantHeads("behind a parked one that died")
-	s.ok(s.Admin.Requeue(s.ctx, store.Act{Sink: sinkName, ID: ts[1].ID, Actor: "ann"}, false), "requeue")
+	s.ok(s.Admin.Requeue(s.ctx, act(ts[1].ID), false), "requeue")
 	r.wantHeads("after a requeue", "b")
 }
 
@@ -244,11 +244,11 @@ func readsSayBlocked(s *suite) {
 	next("of another key of the partition", other, false)
 	r.settleAllBut(b)
 	r.settle([]taken{b}, fromLog(b, behind()))
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: a.ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(a.ID)), "discard")
 	c := next("one is parked behind nothing", k, true)
 	r.settle([]taken{c}, fromParked(r.followers(k, store.Place{})[0], dies(true, 1)), fromLog(c, behind()))
 	d := next("a dead letter blocks", k, true)
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: b.ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(b.ID)), "discard")
 	r.settle([]taken{d}, fromParked(r.heads().Due[0], out()))
 	e := next("all went out", k, false)
 	r.settle([]taken{e}, fromLog(e, dies(false, 1)))

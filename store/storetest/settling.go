@@ -352,7 +352,7 @@ func receiptsFollowed(s *suite) {
 	ts := r.drain()
 	s.wantState("a message that was read", receipts[0], store.StatePending)
 	r.settle(ts[:4], fromLog(ts[1], retryIn(0, 1)), fromLog(ts[2], dies(false, 1)), fromLog(ts[3], dies(false, 1)))
-	s.ok(s.Admin.Discard(s.ctx, store.Act{Sink: sinkName, ID: ts[3].ID, Actor: "ann", Reason: "wrong"}), "discard")
+	s.ok(s.Admin.Discard(s.ctx, act(ts[3].ID)), "discard")
 	for i, want := range []store.State{store.StatePublished, store.StateParked, store.StateDead, store.StateDiscarded, store.StatePending} {
 		s.wantState(ts[i].name(), receipts[i], want)
 	}
