@@ -73,7 +73,7 @@ func TestLoadLetsTheEnvironmentWinOverTheFileAndFlagsOverBoth(t *testing.T) {
 	c, err := Load(Source{
 		File: "testdata/full.yaml",
 		Environ: []string{
-			"ONWARD_RELAY__LEASE=45s", "ONWARD_RELAY__POLL_MAX=1s", "ONWARD_SINKS__0__URL_FILE=" + secret, "ONWARD_SINKS__0__RETRY__ATTEMPTS=3",
+			"ONWARD_RELAY__LEASE=44s", "ONWARD_RELAY__LEASE=45s", "ONWARD_RELAY__POLL_MAX=1s", "ONWARD_SINKS__0__URL_FILE=" + secret, "ONWARD_SINKS__0__RETRY__ATTEMPTS=3",
 			"ONWARD_DATABASE__SCHEMA=", "ONWARD_SERVICE_HOST=10.0.0.1", "ONWARD_CONFIG=x.yaml", "ONWARD_TEST_POSTGRES_URL=x", "PATH=/bin",
 		},
 		Set: []string{"relay.lease=1m", "sinks[0].settle.count=7", "topics.1.match=a=b"},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -16,8 +17,13 @@ const FileVariable = Prefix + "CONFIG"
 // (Kubernetes sets ONWARD_SERVICE_HOST for a service called onward) unless only its underscores are wrong. An empty
 // variable counts as not set.
 func readEnviron(environ []string) (entries []entry, faults Faults) {
-	for _, pair := range slices.Sorted(slices.Values(environ)) {
+	values := make(map[string]string)
+	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
+		values[name] = value // the last one counts, as in a process
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		value := values[name]
 		path, ours := strings.CutPrefix(name, Prefix)
 		if !ours || value == "" || name == FileVariable {
 			continue
