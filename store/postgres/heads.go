@@ -119,6 +119,13 @@ func (s *Session) Followers(ctx context.Context, k store.Key, after store.Place,
 		}
 		return errors.Join(d.err, rows.Err())
 	})
+	total := 0
+	for _, p := range all {
+		total += len(p.Payload)
+	}
+	if total > room.Bytes && len(all) > 1 {
+		all = all[:len(all)-1]
+	}
 	if err != nil {
 		return nil, s.fail(op, "nothing was read", err)
 	}

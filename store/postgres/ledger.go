@@ -50,6 +50,7 @@ type slot struct {
 	// seq is L as the reads issued have left it. behind: there may be rows above it that the group's snapshot sees.
 	seq    int64
 	behind bool
+	more   bool // it may have rows that wait: it was not read to its end since it last gave all it was asked for
 	filled bool // gave all that the last read asked for
 	// since is the read from which on the slot shares its group's positions.
 	since   uint64
@@ -94,7 +95,7 @@ func (l *ledger) add(holdings []holding) {
 			l.row = g
 		}
 		l.slots[h.part] = &slot{
-			part: h.part, epoch: h.epoch, group: g, seq: h.cursor.seq, behind: true, since: l.reads,
+			part: h.part, epoch: h.epoch, group: g, seq: h.cursor.seq, behind: true, more: true, since: l.reads,
 			member: h.member, durable: h.cursor,
 		}
 	}

@@ -106,10 +106,19 @@ func (r *request) exhausted() bool {
 }
 
 // share deals the room out to at most most partitions: those that gave all they were asked for last time first, then the
-// others in turn. The first sort gets four times as much.
+// others in turn. The first sort gets four times as much. Where nothing is known to wait, all partitions are asked at
+// once: when each of them has said so of the same snapshot, reads are windows.
 func (l *ledger) share(r *request, messages, most int) {
 	var chosen, rest []int
 	n := len(r.slots)
+	if !r.waiting() {
+		for i := range r.slots {
+			if r.room[i] {
+				r.want[i] = max(1, messages/n)
+			}
+		}
+		return
+	}
 	for k := range n {
 		i := (l.turn + k) % n
 		switch {
@@ -139,6 +148,15 @@ func (l *ledger) share(r *request, messages, most int) {
 			r.want[i] = max(1, left/hot)
 		}
 	}
+}
+
+func (r *request) waiting() bool {
+	for i, s := range r.slots {
+		if s.more && r.room[i] {
+			return true
+		}
+	}
+	return false
 }
 
 // answer is what a read found.
@@ -180,10 +198,7 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 		for late < len(a.rows[i]) && a.rows[i][late] <= r.seqs[i] {
 			late++
 		}
-		n := len(a.rows[i])
-		if r.kind == readWindow {
-			n = late + r.windowShare(i, len(a.rows[i])-late, fresh)
-		}
+		n := late + r.freshShare(i, len(a.rows[i])-late, fresh)
 		fresh += n - late
 		keep[i] = n
 		seqs := a.rows[i][:n:n]
@@ -191,14 +206,14 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 		if n > late {
 			s.seq = seqs[n-1]
 		}
-		r.exhaust(i, a, n-late)
-		more = more || s.behind && r.room[i]
+		r.exhaust(i, a, n-late, len(a.rows[i])-late)
+		more = more || s.more && r.room[i]
 	}
 	return keep, l.merge(r, a) || more
 }
 
-// windowShare is how many of n fresh rows of slot i go on, when so many fresh ones went before.
-func (r *request) windowShare(i, n, before int) int {
+// freshShare is how many of n fresh rows of slot i go on, when so many fresh ones went before.
+func (r *request) freshShare(i, n, before int) int {
 	if !r.room[i] {
 		return 0
 	}
@@ -207,26 +222,24 @@ func (r *request) windowShare(i, n, before int) int {
 
 // exhaust lets L jump to the sequence's last value where everything visible was read: rows of open transactions below it
 // come as late ones.
-func (r *request) exhaust(i int, a *answer, fresh int) {
+func (r *request) exhaust(i int, a *answer, kept, found int) {
 	s := r.slots[i]
 	all := false
 	switch r.kind {
 	case readShares:
-		all = fresh < r.want[i] && !a.cut
-		s.filled = r.want[i] > 0 && fresh == r.want[i]
+		all = found < r.want[i] && !a.cut
+		s.filled = r.want[i] > 0 && found == r.want[i]
 	case readWindow:
-		total := 0
-		for _, seq := range a.rows[i] {
-			if seq > r.seqs[i] {
-				total++
-			}
-		}
-		all = fresh == total
+		all = true
 		s.filled = false
 	}
+	all = all && kept == found
 	s.behind = !all
-	if all {
-		s.seq = max(s.seq, a.top)
+	switch {
+	case all:
+		s.seq, s.more = max(s.seq, a.top), false
+	case r.kind == readWindow || r.want[i] > 0:
+		s.more = true
 	}
 }
 
@@ -246,7 +259,7 @@ func (l *ledger) merge(r *request, a *answer) (pass bool) {
 	for i, s := range r.slots {
 		switch {
 		case a.over[r.group[i]]:
-			s.behind = true // the pass moves the snapshot on without fresh rows
+			s.behind, s.more = true, true // the pass moves the snapshot on without fresh rows
 		case s.group != into:
 			s.group, s.since = into, l.reads
 		}
@@ -257,7 +270,7 @@ func (l *ledger) merge(r *request, a *answer) (pass bool) {
 // widen: a window read found more than a page, so the next read deals out shares.
 func (r *request) widen() {
 	for _, s := range r.slots {
-		s.behind = true
+		s.behind, s.more = true, true
 	}
 }
 

@@ -162,20 +162,41 @@ func (f *found) scan(rows pgx.Rows) error {
 	if err := errors.Join(d.err, rows.Err()); err != nil {
 		return err
 	}
-	bytes := 0
-	for i, records := range f.records {
+	for _, records := range f.records {
 		slices.SortFunc(records, func(a, b store.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	}
+	if f.r.kind == readShares {
+		f.cutBytes()
+	}
+	for i, records := range f.records {
 		f.rows[i] = make([]int64, len(records))
 		for k := range records {
 			f.rows[i][k] = records[k].Seq
-			if records[k].Seq > f.r.seqs[i] {
-				bytes += len(records[k].Payload)
-			}
 		}
 	}
-	f.cut = f.r.kind == readShares && bytes >= f.bytes
 	return nil
 }
+
+// cutBytes leaves out the last fresh row where the fresh ones are too large together: the statement sends one too many.
+func (f *found) cutBytes() {
+	last, total, fresh := -1, 0, 0
+	for i, records := range f.records {
+		for k := range records {
+			if records[k].Seq > f.r.seqs[i] {
+				total += len(records[k].Payload)
+				fresh++
+			}
+		}
+		if n := len(records); n > 0 && records[n-1].Seq > f.r.seqs[i] && (last < 0 || records[n-1].Seq > f.lastSeq(last)) {
+			last = i
+		}
+	}
+	if f.cut = total > f.bytes; f.cut && fresh > 1 {
+		f.records[last] = f.records[last][:len(f.records[last])-1]
+	}
+}
+
+func (f *found) lastSeq(i int) int64 { return f.records[i][len(f.records[i])-1].Seq }
 
 // headed takes the first row.
 func (f *found) headed(d *decoder) {

@@ -14,11 +14,11 @@ found AS MATERIALIZED (
         WHERE txid = x::xid8 AND seq > greatest($3::bigint, $8::bigint) AND seq <= $4 ORDER BY seq LIMIT :page) m
     ORDER BY m.seq LIMIT :page),
 sized AS MATERIALIZED (
-    SELECT o.partition_id, f.seq, sum(octet_length(o.payload)) OVER (ORDER BY f.seq) - octet_length(o.payload) AS before
+    SELECT o.partition_id, f.seq, sum(octet_length(o.payload)) OVER (ORDER BY f.seq) AS bytes, row_number() OVER (ORDER BY f.seq) AS n
     FROM found f CROSS JOIN LATERAL (
         SELECT partition_id, payload FROM outbox_messages o WHERE o.txid = f.txid AND o.seq = f.seq LIMIT 1) o),
 page AS MATERIALIZED (
-    SELECT partition_id, seq FROM sized WHERE before < $7)
+    SELECT partition_id, seq FROM sized WHERE bytes <= $7 OR n = 1)
 SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token::text FROM now), ''),
        (SELECT array[coalesce(max(seq), 0)::bigint, count(*), (SELECT count(*) FROM found)] FROM page),
 --:norow

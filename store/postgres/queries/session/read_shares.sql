@@ -4,6 +4,7 @@
 -- $1 sink; $2 snapshot and $3 largest L of each group; $4 partitions, $5 group (from 1), $6 L, and $7 fresh rows wanted of
 -- each (0: late ones only); $8 bytes of late payloads, $9 of fresh payloads; $10 floor: rows up to it are never late
 --
+-- Fresh rows are cut in the order of their numbers; one more than fits shows that there are more.
 -- Each branch has its own index order and LIMIT, in CTEs of its own: a generic plan cannot spoil it.
 WITH
 --:now
@@ -43,4 +44,4 @@ SELECT NULL, NULL, NULL, NULL,
 FROM (SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.seq) - octet_length(f.payload) AS before
       FROM asked CROSS JOIN LATERAL (
           SELECT * FROM outbox_messages o WHERE o.partition_id = asked.part AND o.seq > asked.l ORDER BY o.seq LIMIT asked.n) f) m
-WHERE m.before < $9;
+WHERE m.before <= $9;

@@ -22,8 +22,9 @@
     FROM old, unnest($18::int[], $19::bigint[], $20::text[], $21::bigint[], $22::int[], $23::text[], $24::text[])
          v(part, seq, reason, due, attempts, code, error)
     CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = v.part AND o.seq = v.seq LIMIT 1) m
-    -- After a crash a message may come from the log again though it is dead already.
-    WHERE NOT EXISTS (SELECT FROM outbox_dead d WHERE d.sink = $1 AND d.id = m.id)
+    -- After a crash a message may come from the log again that has its outcome already: it stands.
+    WHERE NOT EXISTS (SELECT FROM outbox_dead d WHERE d.id = m.id AND d.sink = $1)
+      AND NOT EXISTS (SELECT FROM outbox_audit a WHERE a.message_id = m.id AND a.sink = $1 AND a.action = 'discard')
     ON CONFLICT DO NOTHING
     RETURNING 1)
 , again AS (
@@ -46,7 +47,8 @@
            , v.blocks, v.code, v.error, v.attempts, clock_timestamp(), clock_timestamp(), $17
     FROM old, unnest($32::int[], $33::bigint[], $34::boolean[], $35::int[], $36::text[], $37::text[]) v(part, seq, blocks, attempts, code, error)
     CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = v.part AND o.seq = v.seq LIMIT 1) m
-    WHERE NOT EXISTS (SELECT FROM outbox_parked k WHERE k.sink = $1 AND k.id = m.id)
+    WHERE NOT EXISTS (SELECT FROM outbox_parked k WHERE k.id = m.id AND k.sink = $1)
+      AND NOT EXISTS (SELECT FROM outbox_audit a WHERE a.message_id = m.id AND a.sink = $1 AND a.action = 'discard')
     ON CONFLICT DO NOTHING
     RETURNING 1)
 , dying AS (
