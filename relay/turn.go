@@ -35,6 +35,8 @@ type turn struct {
 	answers   answers
 	pipeline  pipeline
 	timer     *time.Timer
+	quit      chan struct{} // closed when the turn has ended
+	graceful  bool          // everything was settled
 
 	stopping atomic.Bool
 	owned    map[int]int64
@@ -87,7 +89,7 @@ func (r *Relay) newTurn(session store.Session) *turn {
 	t := &turn{
 		relay: r, session: session, machine: core.New(r.rules), start: time.Now(),
 		reads: make(chan core.Read, 1), settles: make(chan core.Settle, 1), asks: make(chan core.Effect, 2),
-		givebacks: make(chan core.GiveBack, 1), events: make(chan core.Event, 16), leases: make(chan core.Event),
+		givebacks: make(chan core.GiveBack, 1), quit: make(chan struct{}), events: make(chan core.Event, 16), leases: make(chan core.Event),
 		owned: map[int]int64{}, rounded: time.Now(),
 	}
 	t.answers.ready = make(chan struct{}, 1)
@@ -104,9 +106,8 @@ func (t *turn) run(ctx context.Context) error {
 		go func() { defer workers.Done(); work(io) }()
 	}
 	defer func() {
-		cancel()
 		t.timer.Stop()
-		workers.Wait()
+		t.finish(&workers, cancel)
 	}()
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
@@ -117,6 +118,7 @@ func (t *turn) run(ctx context.Context) error {
 	for {
 		if over, err := t.do(io, t.machine.Step(time.Since(t.start), events...)); over {
 			t.round()
+			t.graceful = err == nil
 			return err
 		}
 		events = batch[:0]
@@ -148,6 +150,20 @@ func (t *turn) run(ctx context.Context) error {
 		}
 		batch = events
 	}
+}
+
+// finish waits for the workers. After a graceful end what they have asked for is waited for: a call that is cut off would
+// void the session, and with it what it knows beyond the durable cursors.
+func (t *turn) finish(workers *sync.WaitGroup, cancel context.CancelFunc) {
+	close(t.quit)
+	if t.graceful {
+		slow := time.AfterFunc(max(t.relay.config.Heartbeat, time.Second), cancel)
+		defer slow.Stop()
+	} else {
+		cancel()
+	}
+	workers.Wait()
+	cancel()
 }
 
 var errGrace = errors.New("what was in flight did not end within the shutdown grace: it will be published again")
@@ -202,6 +218,7 @@ func (t *turn) tell(io context.Context, to chan core.Event, e core.Event) {
 	select {
 	case to <- e:
 	case <-io.Done():
+	case <-t.quit:
 	}
 }
 
@@ -209,6 +226,8 @@ func (t *turn) read(io context.Context) {
 	for {
 		select {
 		case <-io.Done():
+			return
+		case <-t.quit:
 			return
 		case e := <-t.reads:
 			page, err := t.session.Read(io, e.Room)
@@ -222,6 +241,8 @@ func (t *turn) settle(io context.Context) {
 		select {
 		case <-io.Done():
 			return
+		case <-t.quit:
+			return
 		case e := <-t.settles:
 			settled, err := t.session.Settle(io, e.Settlement)
 			t.tell(io, t.events, core.Settled{Settled: settled, Err: err})
@@ -233,6 +254,8 @@ func (t *turn) parked(io context.Context) {
 	for {
 		select {
 		case <-io.Done():
+			return
+		case <-t.quit:
 			return
 		case e := <-t.asks:
 			switch e := e.(type) {
@@ -255,6 +278,8 @@ func (t *turn) lease(io context.Context) {
 	for {
 		select {
 		case <-io.Done():
+			return
+		case <-t.quit:
 			return
 		case e := <-t.givebacks:
 			err := t.session.GiveBack(io, e.Partitions)

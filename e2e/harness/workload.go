@@ -90,10 +90,11 @@ func (w *Workload) write(ctx context.Context, writer int) error {
 
 // transact writes one transaction with a message for each of the keys, again until it is committed.
 func (w *Workload) transact(ctx context.Context, rng *rand.Rand, next map[string]int, keys []string, payload []byte) {
+	whole := context.WithoutCancel(ctx) // a transaction that has begun is ended, and its end is known
 	for ctx.Err() == nil {
 		rollback := rng.Float64() < w.Rollbacks
 		numbers := map[string]int{}
-		err := w.once(ctx, rng, next, numbers, keys, payload, rollback)
+		err := w.once(whole, rng, next, numbers, keys, payload, rollback)
 		switch {
 		case err == nil && rollback:
 		case err == nil:
@@ -102,7 +103,7 @@ func (w *Workload) transact(ctx context.Context, rng *rand.Rand, next map[string
 			}
 			w.committed.Add(int64(len(keys)))
 			return
-		case w.recover(ctx, next, numbers):
+		case w.recover(whole, next, numbers):
 			w.committed.Add(int64(len(keys)))
 			return // the commit had happened, its answer was lost
 		}
