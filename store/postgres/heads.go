@@ -86,8 +86,8 @@ func (s *Session) lineUp(ctx context.Context, join []store.Parked) error {
 	}
 	relay := s.member.ID.String()
 	return s.store.trip(ctx, s.member.application, func(b *pgx.Batch) {
+		b.Queue(s.sql["lock_lines"], s.sink, parts)
 		b.Queue(s.sql["line_up"], s.sink, relay, ids)
-		b.Queue(s.sql["lock_heads"], s.sink, parts, keys)
 		b.Queue(s.sql["promote"], s.sink, parts, keys, relay)
 	}, func(r pgx.BatchResults) error {
 		for range 3 {

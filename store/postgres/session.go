@@ -46,7 +46,7 @@ const (
 )
 
 var sessionNames = []string{
-	"read_shares", "read_window", "read_page", "draw", "settle", "settle_verdicts", "lock_heads",
+	"read_shares", "read_window", "read_page", "draw", "settle", "settle_verdicts", "lock_lines",
 	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired",
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Settle writes outcomes back in one statement: how far the relay has got, what is parked, dead or positioned. Where a key
-// loses or may lose its parked head, two more in the same round trip see to it that it has one.
+// may get another head, two more in the same round trip see to it that it has one.
 //
 // Errors: ErrReload when its fate is unknown or another owner came first, ErrFenced after the session has ended; with any
 // other error nothing of it was done.
@@ -99,19 +99,20 @@ func (w *outcome) send(ctx context.Context, s *Session) error {
 		return s.trip(ctx, true, "settle", w.args, one(&w.no, &w.own))
 	}
 	return s.store.trip(ctx, s.member.application, func(b *pgx.Batch) {
+		if len(w.verdicts.keys) > 0 {
+			b.Queue(s.sql["lock_lines"], s.sink, w.verdicts.keyPartitions)
+		}
 		b.Queue(s.sql["settle_verdicts"], append(w.args, w.verdicts.args(s.member.Name)...)...)
 		if len(w.verdicts.keys) > 0 {
-			b.Queue(s.sql["lock_heads"], s.sink, w.verdicts.keyPartitions, w.verdicts.keys)
 			b.Queue(s.sql["promote"], s.sink, w.verdicts.keyPartitions, w.verdicts.keys, s.member.ID.String())
 		}
 	}, func(r pgx.BatchResults) error {
-		if err := r.QueryRow().Scan(&w.no, &w.own, &w.matched); err != nil {
-			return err
+		if len(w.verdicts.keys) > 0 {
+			if _, err := r.Exec(); err != nil {
+				return err
+			}
 		}
-		if len(w.verdicts.keys) == 0 {
-			return nil
-		}
-		if _, err := r.Exec(); err != nil {
+		if err := r.QueryRow().Scan(&w.no, &w.own, &w.matched); err != nil || len(w.verdicts.keys) == 0 {
 			return err
 		}
 		_, err := r.Exec()
