@@ -47,7 +47,7 @@ func New(t testing.TB) *DB {
 	if db.Prefix == "" {
 		db.Prefix = "outbox_"
 	}
-	db.Pool = Connect(t, db.URL, nil)
+	db.Pool = Connect(t, db.URL, db.named)
 	db.Exec(t, `CREATE SCHEMA `+pgx.Identifier{db.Schema}.Sanitize())
 	t.Cleanup(func() { db.drop(t) })
 	return db
@@ -63,10 +63,16 @@ func (db *DB) drop(t testing.TB) {
 		return
 	}
 	defer func() { _ = conn.Close(ctx) }()
+	if t.Failed() { // its transactions may be open, and hold what is to be dropped
+		_, _ = conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1`, db.Schema)
+	}
 	if _, err := conn.Exec(ctx, `DROP SCHEMA `+pgx.Identifier{db.Schema}.Sanitize()+` CASCADE`); err != nil {
 		t.Errorf("drop schema %s: %v", db.Schema, err)
 	}
 }
+
+// named marks the test's connections, for people who look at the server, and for drop.
+func (db *DB) named(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = db.Schema }
 
 // Connect returns a small pool to the URL, closed when the test ends. tune, where given, may change its configuration.
 func Connect(t testing.TB, url string, tune func(*pgxpool.Config)) *pgxpool.Pool {
@@ -76,7 +82,6 @@ func Connect(t testing.TB, url string, tune func(*pgxpool.Config)) *pgxpool.Pool
 		t.Fatalf("parse %s: %v", URLVariable, err)
 	}
 	config.MaxConns, config.MinConns = 6, 0
-	config.ConnConfig.RuntimeParams["application_name"] = "onward-test " + t.Name()
 	if tune != nil {
 		tune(config)
 	}
@@ -84,8 +89,22 @@ func Connect(t testing.TB, url string, tune func(*pgxpool.Config)) *pgxpool.Pool
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}
-	t.Cleanup(pool.Close)
+	t.Cleanup(func() { closePool(t, pool) })
 	return pool
+}
+
+// closePool does not wait for ever for a connection that a test forgot to release.
+func closePool(t testing.TB, pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Error("a connection was not released")
+	}
 }
 
 // As returns a pool whose connections have the rights of the role and nothing more. The role is made where it is
@@ -95,6 +114,7 @@ func (db *DB) As(t testing.TB, role string, tune ...func(*pgxpool.Config)) *pgxp
 	name := pgx.Identifier{role}.Sanitize()
 	EnsureRoles(t, db.Pool, role)
 	return Connect(t, db.URL, func(c *pgxpool.Config) {
+		db.named(c)
 		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, `SET ROLE `+name)
 			return err
