@@ -51,7 +51,7 @@ func Every(n int, f Fault) Rule {
 
 // Chance fails messages with probability p, drawn from the seed in the order in which they are handed over.
 func Chance(seed uint64, p float64, f Fault) Rule {
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // repeatable on purpose
+	random := rand.New(rand.NewPCG(seed, 0))
 	return func(int, broker.Envelope) Fault { return pick(random.Float64() < p, f) }
 }
 

@@ -22,7 +22,7 @@ func must(err error) {
 	}
 }
 
-func Example() { //nolint:testableexamples // it needs servers, and TestTheProgramOfTheREADME runs it on them
+func Example() {
 	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
 	must(err)
 	must(postgres.Migrate(ctx, pool, postgres.MigrateConfig{})) // in production a step of the deployment: onward migrate up

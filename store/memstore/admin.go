@@ -94,7 +94,7 @@ func (a *Admin) Discard(ctx context.Context, act store.Act) error {
 		return nil
 	}
 	now := a.db.now()
-	r := (*row)(nil)
+	var r *row
 	if p != nil {
 		r = p.row
 		k.drop(p)

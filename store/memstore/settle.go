@@ -143,6 +143,7 @@ func newParked(c call, v *store.Verdict, r *row) *parked {
 		p.due = c.now.Add(v.Due)
 	case store.ReasonScheduled:
 		p.due = cmp.Or(r.AvailableAt, c.now)
+	case store.ReasonBehind: // it waits for those before it, not for a time
 	}
 	if r.Key == "" && p.due.IsZero() {
 		p.due = c.now // nothing can stand before it

@@ -122,8 +122,10 @@ func (l *ledger) sorted() []*slot {
 // take notes records that a read gave of a partition.
 func (l *ledger) take(s *slot, seqs []int64, late int, after string, page bool) {
 	if len(seqs) > 0 {
-		s.entries = append(s.entries, &entry{read: l.reads, seqs: seqs, late: late, before: s.group.pos, beforeSeq: s.seq,
-			after: after, page: page})
+		s.entries = append(s.entries, &entry{
+			read: l.reads, seqs: seqs, late: late, before: s.group.pos, beforeSeq: s.seq,
+			after: after, page: page,
+		})
 	}
 }
 

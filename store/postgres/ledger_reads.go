@@ -232,6 +232,7 @@ func (r *request) exhaust(i int, a *answer, kept, found int) {
 	case readWindow:
 		all = true
 		s.filled = false
+	case readPass: // it reads late rows alone, and never comes here
 	}
 	all = all && kept == found
 	s.behind = !all

@@ -112,7 +112,8 @@ func (s *Session) record(op string, l *ledger, r *request, f *found) (page store
 	for i, slot := range r.slots {
 		if keep[i] > 0 {
 			page.Parts = append(page.Parts, store.Part{
-				Owned: store.Owned{Partition: slot.part, Epoch: slot.epoch}, Records: f.records[i][:keep[i]]})
+				Owned: store.Owned{Partition: slot.part, Epoch: slot.epoch}, Records: f.records[i][:keep[i]],
+			})
 		}
 	}
 	return page, false, nil
@@ -218,7 +219,9 @@ func (f *found) headed(d *decoder) {
 
 // errLineage: the sequence stands below what was read before, so the rows are of another numbering.
 func errLineage(top, seq int64) error {
-	return &outbox.Error{Code: store.ErrLineageChanged.Code, Op: "read",
+	return &outbox.Error{
+		Code: store.ErrLineageChanged.Code, Op: "read",
 		Detail: fmt.Sprintf("the outbox's sequence went back: it stands at %d and was read up to %d", top, seq),
-		Hint:   "was the database restored or copied? its cursors must be set anew before relays publish from it"}
+		Hint:   "was the database restored or copied? its cursors must be set anew before relays publish from it",
+	}
 }

@@ -196,3 +196,21 @@ func TestSessionReadsAndSettles(t *testing.T) {
 		t.Fatalf("the next relay read %s", got)
 	}
 }
+
+// A row of a transaction that began before and committed after others were read comes when it is there, and nothing comes twice.
+func TestALateCommitIsReadOnce(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, 4)
+	s := g.join()
+	late := g.open()
+	late.write("a", "late")
+	g.write("b", "early")
+	if got := fmt.Sprint(g.drain(s)); got != "[early]" {
+		t.Fatalf("read %s", got)
+	}
+	late.commit()
+	g.write("a", "next")
+	if got := fmt.Sprint(g.drain(s), g.drain(s)); got != "[late next] []" {
+		t.Fatalf("then read %s", got)
+	}
+}

@@ -88,8 +88,10 @@ func (s *Session) write(p *plan, m store.Settlement) *outcome {
 		snaps, late, lates = append(snaps, o.snapshot), append(late, o.late), append(lates, o.lateSeq)
 	}
 	return &outcome{
-		args: []any{s.sink, s.member.ID.String(), s.no, s.token, p.pos.snapshot, p.pos.late, p.pos.lateSeq, parts, p.seqs,
-			s.count + int64(m.Published), own, snaps, seqs, late, lates, gone},
+		args: []any{
+			s.sink, s.member.ID.String(), s.no, s.token, p.pos.snapshot, p.pos.late, p.pos.lateSeq, parts, p.seqs,
+			s.count + int64(m.Published), own, snaps, seqs, late, lates, gone,
+		},
 		verdicts: sortVerdicts(m.Verdicts),
 	}
 }

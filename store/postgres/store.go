@@ -1,3 +1,5 @@
+// Package postgres keeps an outbox in PostgreSQL 14 or later: its migrations, the writers that a service uses within its own
+// transactions, the store that a relay reads and settles, and what people ask of it and do to it.
 package postgres
 
 import (

@@ -96,14 +96,16 @@ func (r *attemptRows) add(d *store.Verdict) {
 // args are the arguments of queries/session/settle_verdicts.sql from $17 on.
 func (v *verdicts) args(relay string) []any {
 	p, a, d, y, t := &v.park, &v.again, &v.dead, &v.dying, &v.tried
-	return []any{relay,
+	return []any{
+		relay,
 		p.partitions, p.seqs, p.reasons, p.due, p.attempts, p.codes, p.errors,
 		a.ids, a.reasons, a.due, a.attempts, a.codes, a.errors,
 		v.done,
 		d.partitions, d.seqs, d.blocks, d.attempts, d.codes, d.errors,
 		y.ids, y.blocks, y.attempts, y.codes, y.errors,
 		t.ids, t.numbers, t.outcomes, t.codes, t.errors, t.took,
-		v.placed.ids, v.placed.positions}
+		v.placed.ids, v.placed.positions,
+	}
 }
 
 // maxText is how many bytes of an error's text are kept.

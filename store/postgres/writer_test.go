@@ -79,7 +79,7 @@ func onEach(t *testing.T, f func(t *testing.T, db *pgtest.DB, a access)) {
 	t.Helper()
 	db := newOutbox(t, 64)
 	for _, a := range accesses(t, db) {
-		t.Run(a.name, func(t *testing.T) { //nolint:tparallel // one schema serves all accesses
+		t.Run(a.name, func(t *testing.T) {
 			f(t, db, a)
 		})
 	}

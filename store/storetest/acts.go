@@ -158,13 +158,15 @@ func actsAudited(s *suite) {
 	s.sendNamed("k", "a", "b")
 	ts := r.drain()
 	r.settle(ts, fromLog(ts[0], dies(true, 1)), fromLog(ts[1], behind()))
-	s.ok(s.Admin.Requeue(s.ctx, act(ts[0].ID), false), "requeue")
+	bare := act(ts[0].ID)
+	bare.Reason = "" // a requeue needs none, and the SQL function takes none
+	s.ok(s.Admin.Requeue(s.ctx, bare, false), "requeue")
 	other := act(ts[1].ID)
 	other.Actor, other.Reason = "bob", "sold out"
 	s.ok(s.Admin.Discard(s.ctx, other), "discard")
 	_ = s.Admin.Discard(s.ctx, other) // refused: no line
 	s.want("audit", s.Audit(s.T), []AuditLine{
-		{Actor: "ann", Action: "requeue", Sink: sinkName, Reason: "wrong", ID: ts[0].ID},
+		{Actor: "ann", Action: "requeue", Sink: sinkName, ID: ts[0].ID},
 		{Actor: "bob", Action: "discard", Sink: sinkName, Reason: "sold out", ID: ts[1].ID},
 	})
 }

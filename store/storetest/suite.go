@@ -21,7 +21,6 @@ type suite struct {
 	Harness
 	ctx        context.Context
 	partitions int
-	messages   int
 	relays     int
 }
 
