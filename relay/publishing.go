@@ -47,10 +47,12 @@ type call struct {
 	batch    []broker.Envelope
 	mu       sync.Mutex
 	answered []bool
+	left     int                // messages without an answer
+	end      context.CancelFunc // of the publisher's context; set once Publish has returned
 }
 
 func (t *turn) publish(io context.Context, e core.Publish) {
-	c := &call{turn: t, ticket: e.Ticket, batch: e.Batch, answered: make([]bool, len(e.Batch))}
+	c := &call{turn: t, ticket: e.Ticket, batch: e.Batch, answered: make([]bool, len(e.Batch)), left: len(e.Batch)}
 	if t.relay.rules.Pipeline {
 		t.pipeline.add(func() { c.run(io) })
 		return
@@ -65,10 +67,29 @@ func (c *call) done(i int, r broker.Result) {
 	c.mu.Lock()
 	again := c.answered[i]
 	c.answered[i] = true
+	if !again {
+		c.left--
+	}
+	c.endIfAnswered()
 	c.mu.Unlock()
 	if !again {
 		c.turn.answers.add(core.Answer{Ticket: c.ticket, Index: i, Result: r})
 	}
+}
+
+// endIfAnswered ends the publisher's context when nobody needs it any more: a timer for each message until its time is over
+// would be most of what a busy relay remembers.
+func (c *call) endIfAnswered() {
+	if c.left == 0 && c.end != nil {
+		c.end()
+	}
+}
+
+func (c *call) returned(end context.CancelFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end = end
+	c.endIfAnswered()
 }
 
 func (c *call) open() (indexes []int) {
@@ -87,7 +108,7 @@ func (c *call) open() (indexes []int) {
 func (c *call) run(io context.Context) {
 	timeout := c.turn.relay.publishTimeout()
 	ctx, cancel := context.WithTimeout(io, timeout)
-	context.AfterFunc(ctx, cancel) // answers may come after Publish has returned: ctx lives until its time is over
+	defer c.returned(cancel) // answers may come after Publish has returned: ctx lives until the last, or until its time is over
 	fault := c.try(ctx, c.batch, func(i int) int { return i })
 	if fault == nil {
 		return
