@@ -40,7 +40,7 @@ func openPool(ctx context.Context, d config.Database) (*pgxpool.Pool, error) {
 
 // withPool calls f with the configured database.
 func (a *app) withPool(ctx context.Context, f func(ctx context.Context, pool *pgxpool.Pool, d config.Database) error) error {
-	c, err := a.load()
+	c, err := a.load(false)
 	if err != nil {
 		return err
 	}

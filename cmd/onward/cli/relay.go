@@ -46,7 +46,7 @@ with 0. The second signal ends it at once, with 6; what was in flight may then c
 }
 
 func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
-	c, err := a.load()
+	c, err := a.load(true)
 	if err != nil {
 		return err
 	}

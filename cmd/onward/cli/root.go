@@ -103,8 +103,8 @@ func takes(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// load reads the configuration, once.
-func (a *app) load() (*config.Config, error) {
+// load reads the configuration, once; relay says whether this command runs one.
+func (a *app) load(relay bool) (*config.Config, error) {
 	if a.config != nil {
 		return a.config, nil
 	}
@@ -117,7 +117,7 @@ func (a *app) load() (*config.Config, error) {
 			file = "onward.yaml"
 		}
 	}
-	c, err := config.Load(config.Source{File: file, Environ: a.env.Environ, Set: a.set})
+	c, err := config.Load(config.Source{File: file, Environ: a.env.Environ, Set: a.set, Relay: relay})
 	if err != nil {
 		return nil, err
 	}

@@ -26,13 +26,14 @@ var (
 // checker collects what is wrong with values, except where a setting is known to be at fault already.
 type checker struct {
 	c      *Config
+	relays bool            // see Source.Relay
 	known  map[string]bool // place and path
 	faults Faults
 }
 
 // check looks at every value.
-func (c *Config) check(found Faults) Faults {
-	k := &checker{c: c, known: make(map[string]bool)}
+func (c *Config) check(relay bool, found Faults) Faults {
+	k := &checker{c: c, relays: relay, known: make(map[string]bool)}
 	for _, f := range found {
 		k.known[f.Place+" "+f.Path] = true
 	}
@@ -109,15 +110,15 @@ func (k *checker) relay() {
 }
 
 func (k *checker) sink(path string, s *Sink) {
-	k.that(s.Name != "", path+".name", "is missing")
+	k.that(s.Name != "" || !k.relays, path+".name", "is missing")
 	k.that(s.Name == "" || sinkName.MatchString(s.Name), path+".name", "%q is not a name: use 1 to 64 of a-z, 0-9, _ and -", s.Name)
-	k.that(s.URL != "", path+".url", "is missing")
+	k.that(s.URL != "" || !k.relays, path+".url", "is missing")
 	if s.URL != "" {
 		for _, one := range strings.Split(s.URL, ",") {
 			k.url(path+".url", strings.TrimSpace(one), SinkSchemes)
 		}
 	}
-	k.that(s.NATS.Stream != "" || s.URL == "", path+".nats.stream", "is missing: name the stream that takes the messages")
+	k.that(s.NATS.Stream != "" || s.URL == "" || !k.relays, path+".nats.stream", "is missing: name the stream that takes the messages")
 	atLeast(k, path+".window.messages", s.Window.Messages, 1)
 	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)
 	k.that(s.Settle.Every > 0, path+".settle.every", "must be longer than 0")

@@ -101,7 +101,7 @@ func TestLoadLetsTheEnvironmentWinOverTheFileAndFlagsOverBoth(t *testing.T) {
 func TestLoadNamesAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := Load(Source{
-		File: "testdata/faults.yaml",
+		File: "testdata/faults.yaml", Relay: true,
 		Environ: []string{
 			"ONWARD_DATABASE_URL=postgres://x/y", "ONWARD_RELAY__LEASSE=15s", "ONWARD_RELAY__NAME_FILE=/run/name",
 			"ONWARD_DATABASE__URL_FILE=testdata/none", "ONWARD_SINKS__X__URL=nats://x",
@@ -171,6 +171,22 @@ func TestNeedsAreToldWithWhatToDo(t *testing.T) {
 	}
 }
 
+// An address of a sink in the environment is no reason to refuse a list of messages, which asks no sink.
+func TestWhatARelayNeedsOfASinkIsAskedOfRelaysAlone(t *testing.T) {
+	t.Parallel()
+	half := Source{Environ: []string{"ONWARD_SINKS__0__URL=nats://localhost"}}
+	if _, err := Load(half); err != nil {
+		t.Errorf("half a sink, and no relay: %v", err)
+	}
+	half.Relay = true
+	if _, err := Load(half); err == nil || !strings.Contains(err.Error(), "sinks[0].name: is missing") {
+		t.Errorf("half a sink, and a relay: %v", err)
+	}
+	if _, err := Load(Source{Environ: []string{"ONWARD_SINKS__0__URL=amqp://localhost"}}); err == nil {
+		t.Error("a sink that no version has is accepted")
+	}
+}
+
 func TestByteSizes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]ByteSize{
@@ -237,7 +253,7 @@ func FuzzReadYAML(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) {
 		entries, _ := readYAML("x.yaml", text)
 		c := &Config{places: make(map[string]place)}
-		_ = c.check(c.apply(entries)) // must not panic
+		_ = c.check(false, c.apply(entries)) // must not panic
 	})
 }
 

@@ -12,6 +12,7 @@ type Source struct {
 	File    string   // path of the YAML file; empty: none
 	Environ []string // as os.Environ gives it
 	Set     []string // "path=value" of --set
+	Relay   bool     // a relay will run: what it cannot do without in a sink is asked for, among the other faults
 }
 
 // entry is a setting that was made, or a list's entry that was begun (element).
@@ -54,7 +55,7 @@ func Load(s Source) (*Config, error) {
 		entries, faults = append(entries, more...), append(faults, bad...)
 	}
 	faults = append(faults, c.apply(entries)...)
-	faults = append(faults, c.check(faults)...)
+	faults = append(faults, c.check(s.Relay, faults)...)
 	return c, faults.sorted().err()
 }
 
