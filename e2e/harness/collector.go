@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,6 +98,28 @@ func (c *Collector) WaitFor(ctx context.Context, n int, quiet time.Duration) err
 			return fmt.Errorf("%d of %d messages arrived, and none for %v", c.Distinct(), n, quiet)
 		case <-c.changed:
 			timer.Reset(quiet)
+		}
+	}
+}
+
+// WaitForOne waits for a message of which want is true.
+func (c *Collector) WaitForOne(ctx context.Context, patience time.Duration, want func(Arrival) bool) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for from := 0; ; {
+		c.mu.Lock()
+		found := slices.ContainsFunc(c.arrivals[from:], want)
+		from = len(c.arrivals)
+		c.mu.Unlock()
+		if found {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return fmt.Errorf("the message that was waited for did not come within %v", patience)
+		case <-c.changed:
 		}
 	}
 }

@@ -2,9 +2,14 @@ package harness
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func server(t *testing.T, create func(dir string) (*Server, error), variable string) *Server {
@@ -74,4 +79,66 @@ func TestADatabaseThatCrashesLosesNothing(t *testing.T) {
 	stop()
 	s.must(<-done)
 	s.check(15*time.Second, 30*time.Second)
+}
+
+// A writing transaction stays open, in this database and in another of the same server: no other message waits for it, and
+// its own come once it has committed. ONWARD_E2E_HOLD says how long they stay open (60s for the full run).
+func TestOpenTransactionsDelayNoOtherMessage(t *testing.T) {
+	t.Parallel()
+	hold := 3 * time.Second
+	if text := os.Getenv("ONWARD_E2E_HOLD"); text != "" {
+		var err error
+		if hold, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open(t, 16, &Workload{})
+	other := s.otherDatabase()
+	p := newTimed(s.jetStream())
+	s.inProcess(p, nil)
+	before := s.latencies(p, 300)
+	ctx := t.Context()
+	held, err := s.pool.Begin(ctx)
+	s.must(err)
+	defer func() { _ = held.Rollback(context.Background()) }()
+	_, err = held.Exec(ctx, fmt.Sprintf(`INSERT INTO %q.outbox_messages (topic, type, partition_key, payload) VALUES ($1, 'Made', 'key-1', 'late')`, s.schema), s.work.Topic)
+	s.must(err)
+	elsewhere, err := other.Begin(ctx)
+	s.must(err)
+	defer func() { _ = elsewhere.Rollback(context.Background()) }()
+	_, err = elsewhere.Exec(ctx, `CREATE TABLE held AS SELECT 1`)
+	s.must(err)
+	var meanwhile time.Duration
+	n := 0
+	for began := time.Now(); time.Since(began) < hold; n++ {
+		meanwhile = max(meanwhile, s.latencies(p, 300))
+	}
+	if slices.Contains(p.of("key-1"), "late") {
+		t.Error("a message of an open transaction was published")
+	}
+	s.must(held.Commit(ctx))
+	p.until(t, "the late message", func() bool { return slices.Contains(p.payloads["key-1"], "late") })
+	if meanwhile > 3*before+100*time.Millisecond {
+		t.Errorf("the 99th percentile was %v while the transactions were open, before them %v", meanwhile, before)
+	}
+	t.Logf("%d messages while the transactions were open for %v: 99th percentile at most %v, before them %v", n*300, hold, meanwhile, before)
+}
+
+// otherDatabase makes a database beside the scene's, until the test ends.
+func (s *scene) otherDatabase() *pgxpool.Pool {
+	s.t.Helper()
+	name := s.schema + "_other"
+	_, err := s.pool.Exec(s.t.Context(), `CREATE DATABASE `+name)
+	s.must(err)
+	config := s.pool.Config()
+	config.ConnConfig.Database = name
+	pool, err := pgxpool.NewWithConfig(s.t.Context(), config)
+	s.must(err)
+	s.t.Cleanup(func() {
+		pool.Close()
+		if _, err := s.pool.Exec(context.Background(), `DROP DATABASE `+name+` WITH (FORCE)`); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return pool
 }

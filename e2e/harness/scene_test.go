@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // scene is one outbox, one stream, one ledger, and relays as processes.
 type scene struct {
-	t         *testing.T
+	t         testing.TB
 	pool      *pgxpool.Pool
 	url, nats string
 	schema    string
@@ -58,7 +58,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-func needed(t *testing.T, variable string) string {
+func needed(t testing.TB, variable string) string {
 	t.Helper()
 	v := os.Getenv(variable)
 	if v == "" {
@@ -68,12 +68,12 @@ func needed(t *testing.T, variable string) string {
 }
 
 // open makes a scene on the shared servers.
-func open(t *testing.T, partitions int, w *Workload) *scene {
+func open(t testing.TB, partitions int, w *Workload) *scene {
 	t.Helper()
 	return openOn(t, needed(t, "ONWARD_TEST_POSTGRES_URL"), needed(t, "ONWARD_TEST_NATS_URL"), partitions, w)
 }
 
-func openOn(t *testing.T, url, nats string, partitions int, w *Workload) *scene {
+func openOn(t testing.TB, url, nats string, partitions int, w *Workload) *scene {
 	t.Helper()
 	var b [6]byte
 	_, _ = rand.Read(b[:])
