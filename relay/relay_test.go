@@ -219,6 +219,72 @@ func mustDead(t *testing.T, b *bench) outbox.ID {
 	return dead.Dead[0].ID
 }
 
+// The next try of a message, and the number of those before it, are in the database: a restart neither hastens it nor
+// begins to count again.
+func TestTheNextTrySurvivesARestart(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var tries []time.Time
+	fails := func(e broker.Envelope) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if e.Key == "k" {
+			tries = append(tries, time.Now())
+		}
+		return e.Key == "k" && len(tries) == 1
+	}
+	b := newBench(t, membroker.Config{Faults: []membroker.Rule{membroker.When(fails, membroker.Fault{Outcome: broker.Retry})}})
+	const backoff = 700 * time.Millisecond
+	c := b.config()
+	c.Sinks[0].Retry = core.Retry{Fixed: true, First: backoff, Max: backoff}
+	b.write("k", 1)
+	b.write("k", 2)
+	stop := b.run(c)
+	b.until("the message is parked", func() bool {
+		list, err := b.db.Admin().Messages(t.Context(), store.Filter{Sink: "test", State: store.StateParked})
+		return err == nil && len(list.Messages) == 2
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	b.run(withStore(c, b))
+	b.write("other", 1)
+	b.wantArrived(3)
+	mu.Lock()
+	defer mu.Unlock()
+	if between := tries[1].Sub(tries[0]); between < backoff-50*time.Millisecond {
+		t.Errorf("the second try came %v after the first, want %v", between, backoff)
+	}
+	if first := b.broker.All()[0]; first.Key != "other" {
+		t.Errorf("key %s came first: another key waited for the try", first.Key)
+	}
+}
+
+func TestAScheduledMessageGoesOutWhenItIsDueAndBlocksNobody(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, membroker.Config{})
+	due := time.Now().Add(600 * time.Millisecond)
+	tx := b.db.Begin()
+	m := outbox.Message{Topic: "orders", Type: "Made", Key: "k", Payload: []byte("3"), AvailableAt: due}
+	if _, err := b.writer.Write(t.Context(), tx, m); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b.run(b.config())
+	b.write("k", 1) // the same key does not wait
+	b.write("k", 2)
+	b.wantArrived(2)
+	if now := time.Now(); !now.Before(due) {
+		t.Fatalf("the others came at %v, when the scheduled one was due", now)
+	}
+	b.wantArrived(3)
+	if now := time.Now(); now.Before(due) {
+		t.Errorf("it came at %v, before it was due (%v)", now, due)
+	}
+}
+
 func TestAPublisherThatNeverAnswersHoldsOnlyItsOwnMessages(t *testing.T) {
 	t.Parallel()
 	stalls := membroker.AtMost(1, membroker.When(func(e broker.Envelope) bool { return e.Key == "slow" }, membroker.Fault{Stall: true}))

@@ -126,6 +126,11 @@ func TestAKeyGoesOnInOrderAfterRequeueOrDiscard(t *testing.T) {
 			}
 			_, err := s.pool.Exec(t.Context(), fmt.Sprintf(call, s.schema, s.schema))
 			s.must(err)
+			acted := time.Now()
+			p.waitFor(t, 21)
+			if took := time.Since(acted); took > time.Second {
+				t.Errorf("the relay saw the %s after %v, want within 1 s", act, took)
+			}
 			p.waitFor(t, 20+len(want))
 			if got := p.of("poison"); !slices.Equal(got, want) {
 				t.Errorf("the key's messages came as %v, want %v", got, want)

@@ -27,6 +27,7 @@ type script struct {
 	ended   Effect
 	seq     int64
 	read    uint64
+	bytes   int // payload of each message that is given
 	timer   time.Duration
 }
 
@@ -104,6 +105,7 @@ func (s *script) give(texts ...string) {
 		r.Seq = s.seq
 		r.ID = outbox.ID{15: byte(s.seq), 14: byte(s.seq >> 8)}
 		r.Topic = "t"
+		r.Payload = make([]byte, s.bytes)
 		if key := strings.TrimRight(text, "!+"); key != "-" {
 			r.Key = key
 		}
@@ -440,6 +442,29 @@ func TestTheWindowBoundsWhatIsPublishedAndNotSettled(t *testing.T) {
 	s.want("in flight", s.flying(), "4 5")
 	s.settle()
 	s.want("in flight", s.flying(), "4 5 6")
+}
+
+func TestTheWindowCountsBytesToo(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Bytes: 100}, 0)
+	s.give("-")
+	s.answer(1, broker.Accepted)
+	s.settle()
+	s.bytes = 40
+	s.give("-", "-", "-", "-")
+	s.want("in flight", s.flying(), "2 3")
+	s.answer(2, broker.Accepted)
+	s.want("in flight", s.flying(), "3") // published, and not settled
+	s.settle()
+	s.want("in flight", s.flying(), "3 4")
+	s.bytes = 1000
+	s.answer(3, broker.Accepted)
+	s.answer(4, broker.Accepted)
+	s.settle()
+	s.answer(5, broker.Accepted)
+	s.settle()
+	s.give("-") // larger than the window: it goes alone
+	s.want("in flight", s.flying(), "6")
 }
 
 func TestAFullWindowLetsTheMessageInFrontGo(t *testing.T) {
