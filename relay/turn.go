@@ -222,52 +222,45 @@ func (t *turn) tell(io context.Context, to chan core.Event, e core.Event) {
 	}
 }
 
-func (t *turn) read(io context.Context) {
+// each does what is asked for, one thing at a time, until the turn has ended.
+func each[E core.Effect](io context.Context, t *turn, asked <-chan E, do func(E)) {
 	for {
 		select {
 		case <-io.Done():
 			return
 		case <-t.quit:
 			return
-		case e := <-t.reads:
-			page, err := t.session.Read(io, e.Room)
-			t.tell(io, t.events, core.ReadDone{Page: page, Err: err})
+		case e := <-asked:
+			do(e)
 		}
 	}
+}
+
+func (t *turn) read(io context.Context) {
+	each(io, t, t.reads, func(e core.Read) {
+		page, err := t.session.Read(io, e.Room)
+		t.tell(io, t.events, core.ReadDone{Page: page, Err: err})
+	})
 }
 
 func (t *turn) settle(io context.Context) {
-	for {
-		select {
-		case <-io.Done():
-			return
-		case <-t.quit:
-			return
-		case e := <-t.settles:
-			settled, err := t.session.Settle(io, e.Settlement)
-			t.tell(io, t.events, core.Settled{Settled: settled, Err: err})
-		}
-	}
+	each(io, t, t.settles, func(e core.Settle) {
+		settled, err := t.session.Settle(io, e.Settlement)
+		t.tell(io, t.events, core.Settled{Settled: settled, Err: err})
+	})
 }
 
 func (t *turn) parked(io context.Context) {
-	for {
-		select {
-		case <-io.Done():
-			return
-		case <-t.quit:
-			return
-		case e := <-t.asks:
-			switch e := e.(type) {
-			case core.ReadHeads:
-				heads, err := t.session.Heads(io, e.Partitions, e.Max)
-				t.tell(io, t.events, core.HeadsDone{Heads: heads, Err: err})
-			case core.ReadFollowers:
-				records, err := t.session.Followers(io, e.Key, store.Place{}, e.Room)
-				t.tell(io, t.events, core.FollowersDone{Key: e.Key, Records: records, Err: err})
-			}
+	each(io, t, t.asks, func(e core.Effect) {
+		switch e := e.(type) {
+		case core.ReadHeads:
+			heads, err := t.session.Heads(io, e.Partitions, e.Max)
+			t.tell(io, t.events, core.HeadsDone{Heads: heads, Err: err})
+		case core.ReadFollowers:
+			records, err := t.session.Followers(io, e.Key, store.Place{}, e.Room)
+			t.tell(io, t.events, core.FollowersDone{Key: e.Key, Records: records, Err: err})
 		}
-	}
+	})
 }
 
 // lease renews every tenth of a heartbeat, or sooner where a foreign lease may run out, and gives back.
