@@ -141,10 +141,13 @@ func (s *Store) Close() error {
 // text is a statement of this outbox that no page size belongs to.
 func (s *Store) text(name string) string { return sessionStatement(s.names, name, 0) }
 
-// settings begin every transaction of the relay, whatever the role, the database or a pooler left behind.
+// settings begin every transaction of the relay, whatever the role, the database or a pooler left behind. A policy that
+// hides rows fails the statement. Scans go along the indexes in their order, so that each LIMIT ends one: without
+// statistics, as while the first large transaction is open, the planner would read and sort the whole log at each poll.
 const (
-	begin       = `BEGIN ISOLATION LEVEL READ COMMITTED`
-	allRows     = `SET LOCAL row_security = off`
+	begin    = `BEGIN ISOLATION LEVEL READ COMMITTED`
+	settings = `SELECT set_config('row_security', 'off', true), set_config('enable_seqscan', 'off', true),
+	set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)`
 	idleTimeout = `SET LOCAL idle_in_transaction_session_timeout = '10s'`
 	commit      = `COMMIT`
 )
@@ -154,12 +157,12 @@ const (
 func (s *Store) trip(ctx context.Context, as string, queue func(*pgx.Batch), read func(pgx.BatchResults) error) (err error) {
 	b := &pgx.Batch{}
 	b.Queue(begin)
-	b.Queue(allRows)
+	b.Queue(settings)
 	if as != "" {
 		b.Queue(idleTimeout)
 		b.Queue(`SET LOCAL application_name = '` + as + `'`)
 	}
-	settings := b.Len()
+	before := b.Len()
 	queue(b)
 	b.Queue(commit)
 	results := s.pool.SendBatch(ctx, b)
@@ -168,7 +171,7 @@ func (s *Store) trip(ctx context.Context, as string, queue func(*pgx.Batch), rea
 			err = e
 		}
 	}()
-	for range settings {
+	for range before {
 		if _, err := results.Exec(); err != nil {
 			return err
 		}
