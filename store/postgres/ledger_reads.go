@@ -209,7 +209,11 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 		r.exhaust(i, a, n-late, len(a.rows[i])-late)
 		more = more || s.more && r.room[i]
 	}
-	return keep, l.merge(r, a) || more
+	pass := l.merge(r, a)
+	for _, s := range l.slots { // also one that this read was not for
+		pass = pass || s.group.pos.late != ""
+	}
+	return keep, pass || more
 }
 
 // freshShare is how many of n fresh rows of slot i go on, when so many fresh ones went before.
@@ -245,7 +249,7 @@ func (r *request) exhaust(i int, a *answer, kept, found int) {
 }
 
 // merge gives all groups that were read whole the new snapshot, and sends those that had too many late rows into a late
-// pass. It says whether there is one.
+// pass. It says whether one begins.
 func (l *ledger) merge(r *request, a *answer) (pass bool) {
 	into := l.survivor(r, a)
 	for i, g := range r.groups {

@@ -21,7 +21,7 @@ func (s *Session) Read(ctx context.Context, room store.Room) (store.Page, error)
 	if err := s.usable(op); err != nil {
 		return store.Page{}, err
 	}
-	if room.Bytes <= 0 {
+	if room.Bytes <= 0 || room.Bytes > s.member.PageBytes {
 		room.Bytes = s.member.PageBytes
 	}
 	s.reading.Lock()
