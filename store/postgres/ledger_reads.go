@@ -207,7 +207,7 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 			s.seq = seqs[n-1]
 		}
 		r.exhaust(i, a, n-late, len(a.rows[i])-late)
-		more = more || s.more && r.room[i]
+		more = more || s.behind && r.room[i] // also one that was not asked: it may have got some since it was
 	}
 	pass := l.merge(r, a)
 	for _, s := range l.slots { // also one that this read was not for
