@@ -83,7 +83,15 @@ func (m *model) end() {
 	}
 }
 
-// orders returns every order of a write and a commit of each of n transactions.
+// writeAll writes messages of these keys in this order, by one statement.
+func (x *tx) writeAll(keys, texts []string) {
+	x.g.t.Helper()
+	x.exec(`INSERT INTO `+x.g.Table("messages")+` (topic, type, partition_key, payload)
+		SELECT 'orders', 'OrderPaid', u.key, convert_to(u.text, 'UTF8') FROM unnest($1::text[], $2::text[]) WITH ORDINALITY u(key, text, n) ORDER BY n`, keys, texts)
+}
+
+// orders returns every order of a write and a commit of each of n transactions that are alike: they are numbered as they
+// begin.
 func orders(n int) (all [][]int) {
 	var next func(order []int)
 	next = func(order []int) {
@@ -91,14 +99,12 @@ func orders(n int) (all [][]int) {
 			all = append(all, slices.Clone(order))
 			return
 		}
-		for tx := range n {
-			seen := 0
-			for _, o := range order {
-				if o == tx {
-					seen++
-				}
-			}
-			if seen < 2 {
+		begun := 0
+		for _, o := range order {
+			begun = max(begun, o+1)
+		}
+		for tx := range min(begun+1, n) {
+			if i := slices.Index(order, tx); i < 0 || !slices.Contains(order[i+1:], tx) {
 				next(append(order, tx))
 			}
 		}
@@ -119,10 +125,15 @@ func TestInterleavingsAcrossPartitions(t *testing.T) {
 		x.commit()
 	}
 	rooms := [][]int{{1, 2}, {1}, {2}, {}}
-	ones, twos := keysIn(1, 4, 90), keysIn(2, 4, 90)
+	every := orders(3)
+	if len(every) != 15 {
+		t.Fatalf("%d orders of three transactions, want 15", len(every))
+	}
+	ones, twos := keysIn(1, 4, 60), keysIn(2, 4, 60)
 	var read []store.Page // and not settled
-	for n, order := range orders(3) {
-		m := newModel(t, fmt.Sprintf("order %v, rooms from %d", order, n))
+	for n := range 4 * len(every) {
+		order, turn := every[n/4], n%4
+		m := newModel(t, fmt.Sprintf("order %v, rooms from %v", order, rooms[turn]))
 		begun := map[int]bool{}
 		for step, i := range order {
 			if begun[i] {
@@ -131,13 +142,13 @@ func TestInterleavingsAcrossPartitions(t *testing.T) {
 			} else {
 				begun[i] = true
 				txs[i].exec("BEGIN")
-				for k, key := range []string{ones[n], twos[n], ones[n], twos[n]} {
-					text := fmt.Sprintf("%d/%d.%d", n, i, k)
-					txs[i].write(key, text)
-					m.write(i, key, text)
+				keys, texts := []string{ones[n], twos[n], ones[n], twos[n]}, numbered(fmt.Sprintf("%d/%d.", n, i), 4)
+				txs[i].writeAll(keys, texts)
+				for k, text := range texts {
+					m.write(i, keys[k], text)
 				}
 			}
-			p := g.readOf(s, rooms[(n+step)%4]...)
+			p := g.readOf(s, rooms[(turn+step)%4]...)
 			m.give(payloads(p))
 			if read = append(read, p); len(read) > n%3 {
 				g.settle(s, done(read...))
@@ -172,7 +183,7 @@ func (g *rig) schedule(rnd *rand.Rand, m *model, writers []*tx) {
 	s := g.join(pages(8))
 	var read []store.Page
 	open := make([]int, len(writers)) // the transaction of each writer; 0: none
-	texts, last := 0, 0
+	last := 0
 	end := func(i int, how string) {
 		writers[i].exec(how)
 		if how == "COMMIT" {
@@ -180,7 +191,7 @@ func (g *rig) schedule(rnd *rand.Rand, m *model, writers []*tx) {
 		}
 		open[i] = 0
 	}
-	for range 70 {
+	for step := range 70 {
 		i := rnd.Intn(len(writers))
 		switch n := rnd.Intn(20); {
 		case n < 9 && open[i] == 0:
@@ -189,12 +200,9 @@ func (g *rig) schedule(rnd *rand.Rand, m *model, writers []*tx) {
 			writers[i].exec("BEGIN")
 		case n < 9:
 			key := fmt.Sprint(m.name, "/", rnd.Intn(4))
-			for range 1 + rnd.Intn(3)*rnd.Intn(4) {
-				texts++
-				text := fmt.Sprintf("%d.%d", open[i], texts)
-				writers[i].write(key, text)
-				m.write(open[i], key, text)
-			}
+			written := numbered(fmt.Sprintf("%d.%d.", open[i], step), 1+rnd.Intn(3)*rnd.Intn(4))
+			writers[i].writeAll(slices.Repeat([]string{key}, len(written)), written)
+			m.write(open[i], key, written...)
 		case n < 12 && open[i] != 0:
 			end(i, []string{"COMMIT", "COMMIT", "COMMIT", "ROLLBACK"}[rnd.Intn(4)])
 		case n < 18:
