@@ -166,7 +166,7 @@ func TestTheQuickStartOfTheREADME(t *testing.T) {
 	terminal := func(name string) *session {
 		script := block(t, page, "<!-- quick start: every terminal -->", "sh") + block(t, page, "<!-- quick start: "+name+" -->", "sh")
 		// The one thing that is not as written: somebody else may be listening where the service would.
-		script = strings.ReplaceAll(script, "localhost:8080", "127.0.0.1:"+port)
+		script = strings.ReplaceAll(script, "go run ./examples/orders/order", "go run ./examples/orders/order --service http://127.0.0.1:"+port)
 		script = strings.ReplaceAll(script, "go run ./examples/orders --migrate", "go run ./examples/orders --migrate --listen 127.0.0.1:"+port)
 		// dev/services takes servers that are named in the environment.
 		return open(t, name, script, "ONWARD_TEST_POSTGRES_URL="+database, "ONWARD_TEST_NATS_URL="+broker)
