@@ -426,6 +426,7 @@ func TestSerializeNumbersKeysWithoutGaps(t *testing.T) {
 		c := config(db)
 		c.Serialize = []outbox.Pattern{"numbered.>"}
 		prefix := outbox.NewID().String()
+		_, _ = a.write(t.Context(), config(db), []outbox.Message{{ID: outbox.IDFrom("writer", "there"), Topic: "t", Type: "t"}})
 		var writers sync.WaitGroup
 		for writer := range 4 {
 			writers.Add(1)
@@ -451,7 +452,6 @@ func TestSerializeNumbersKeysWithoutGaps(t *testing.T) {
 				}
 			}()
 		}
-		_, _ = a.write(t.Context(), config(db), []outbox.Message{{ID: outbox.IDFrom("writer", "there"), Topic: "t", Type: "t"}})
 		writers.Wait()
 		for k := range 5 {
 			next := int64(1)
