@@ -57,20 +57,25 @@ func TestCursorRowsAreInsertedAndNeverUpdated(t *testing.T) {
 
 	cost := func() map[string]int {
 		t.Helper()
-		g.write("a", "x")
-		p := g.read(s)
-		asked, _ := tr.take()
-		read := asked[len(asked)-1]
-		g.settle(s, done(p))
-		asked, _ = tr.take()
-		settle := asked[len(asked)-1]
-		settle.args = slices.Clone(settle.args)
-		settle.args[2] = s.no // of the row that is there now
-		return map[string]int{
-			read.name:   g.touches(read),
-			settle.name: g.touches(settle),
-			"reload":    g.touches(question{sql: s.sql["reload"], args: []any{s.sink, s.member.ID.String()}}),
+		least := map[string]int{}
+		for range 3 { // other tests' transactions that end meanwhile cost a read something
+			g.drain(s)
+			g.write("a", "x")
+			tr.take()
+			p := g.read(s)
+			g.settle(s, done(p))
+			asked, _ := tr.take()
+			read, settle := asked[0], asked[1]
+			settle.args = slices.Clone(settle.args)
+			settle.args[2] = s.no // of the row that is there now
+			reload := question{name: "reload", sql: s.sql["reload"], args: []any{s.sink, s.member.ID.String()}}
+			for _, q := range []question{read, settle, reload} {
+				if n := g.touches(q); least[q.name] == 0 || n < least[q.name] {
+					least[q.name] = n
+				}
+			}
 		}
+		return least
 	}
 	first := cost()
 	for range settles {
