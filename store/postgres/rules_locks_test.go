@@ -285,8 +285,8 @@ func TestLocksAreTakenInOneOrder(t *testing.T) {
 	t.Logf("%d messages; %v; refused by SQLSTATE: %v", len(came), did, r.codes)
 }
 
-// A settle that changes lines locks them before any of their rows, as people's acts do. Without that it may hold a row
-// that a person waits for, who holds the line that it needs at its end.
+// A settle that changes lines locks them before any of their rows, as people's acts do: otherwise it may hold a row that a
+// person waits for, who holds the line that it needs next, or neither sees what the other does to the line.
 func TestASettleLocksTheLinesBeforeTheirRows(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 4)
@@ -316,9 +316,14 @@ func TestASettleLocksTheLinesBeforeTheirRows(t *testing.T) {
 		_, err := g.Pool.Exec(context.WithoutCancel(t.Context()), sqlOf(g.DB, `SELECT outbox_discard('orders', $1::uuid, 'because')`), [16]byte(again.Verdicts[0].ID))
 		discarded <- err
 	}()
+	var event string
 	pgtest.Eventually(t, "the person waits", func() bool {
-		return pgtest.One[bool](t, g.Pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock')`, g.Schema)
+		event = pgtest.One[string](t, g.Pool, `SELECT coalesce(min(wait_event), '') FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'`, g.Schema)
+		return event != ""
 	})
+	if event != "advisory" {
+		t.Errorf("the person waits for a lock of kind %s, want the line's", event)
+	}
 	x.commit()
 	if err := <-settled; err != nil {
 		t.Errorf("settled: %v", err)
