@@ -131,3 +131,21 @@ func (s *scene) longestFree(leaver string, partitions int) (longest time.Duratio
 	s.t.Fatalf("after %s left, not all of the %d partitions found another relay", leaver, partitions)
 	return 0
 }
+
+// Relays that join one after the other under load, while publishes fail, send nothing twice.
+func TestJoiningRelaysMakeNoDuplicate(t *testing.T) {
+	t.Parallel()
+	s := open(t, 64, &Workload{Keys: 1000, Writers: 8, Messages: messages(t, 6000), Payload: 64, Rollbacks: 0.02, Hold: 2 * time.Millisecond, Seed: 11})
+	done := make(chan error, 1)
+	go func() { done <- s.work.Run(t.Context()) }()
+	for i := range 5 {
+		s.start(RelayConfig{
+			Name: fmt.Sprintf("relay-%d", i), Lease: 5 * time.Second, Window: 200, RetryFirst: 50 * time.Millisecond, RetryMax: time.Second,
+			Attempts: -1, BreakerFirst: 50 * time.Millisecond, Fail: 0.05, Seed: uint64(i), //nolint:gosec // small
+		})
+	}
+	s.must(<-done)
+	if v := s.check(0, 30*time.Second); v.Duplicates != 0 {
+		t.Errorf("%d duplicates", v.Duplicates)
+	}
+}

@@ -114,10 +114,16 @@ func (m *Machine) next(l *lane) {
 		l.recover, l.closing = false, false
 	}
 	m.offer(l)
-	if l.releasing && l.flying == 0 && len(l.queue) == 0 && l.unsettled == 0 && l.parking == 0 && l.slow == nil {
+	if l.releasing && l.still() {
 		m.wantFollowers(l)
 	}
 	m.forget(l)
+}
+
+// still reports whether the lane's rows in the database are all that there is of its key: nothing of it is in memory, on
+// its way, or decided and not yet settled.
+func (l *lane) still() bool {
+	return l.flying == 0 && len(l.queue) == 0 && l.unsettled == 0 && l.parking == 0 && l.slow == nil
 }
 
 // forget drops a lane without state.
@@ -171,7 +177,7 @@ func (m *Machine) askFollowers() {
 		l := m.follow[0]
 		m.follow = m.follow[1:]
 		l.asked = false
-		if l.gone || !l.releasing {
+		if l.gone || !l.releasing || !l.still() { // it asks again when it is
 			continue
 		}
 		if l.part.leaving || m.stopping {
