@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,12 +30,6 @@ type act struct {
 	do        func(ctx context.Context, admin store.Admin, a store.Act) error
 }
 
-// target is one message in one sink.
-type target struct {
-	sink string
-	id   outbox.ID
-}
-
 // result is what became of one target; the JSON of an act.
 type result struct {
 	Sink   string      `json:"sink"`
@@ -44,9 +39,13 @@ type result struct {
 	Error  string      `json:"error,omitempty"`
 	Hint   string      `json:"hint,omitempty"`
 	err    error
+	target target
 }
 
-const defaultActLimit = 1000
+const (
+	defaultActLimit = 1000
+	mostAtOnce      = 10_000
+)
 
 func (t *act) register(c *cobra.Command) {
 	flags := c.Flags()
@@ -67,13 +66,10 @@ func (t *act) run(c *cobra.Command, a *app, args []string) error {
 	if err != nil {
 		return err
 	}
-	if t.rate < 0 {
-		return &usageError{err: fmt.Errorf("--rate %d: is not at least 0", t.rate), command: c.CommandPath()}
+	if err := t.check(c, ids); err != nil {
+		return err
 	}
-	if len(ids) == 0 && !filtered(c) {
-		return &usageError{err: errors.New("name messages by id, or select them with a filter, for example --sink orders"), command: c.CommandPath()}
-	}
-	return a.withAdmin(c.Context(), func(ctx context.Context, admin store.Admin) error {
+	return a.withRepair(c.Context(), func(ctx context.Context, admin store.Admin) error {
 		targets, more, err := t.selectTargets(ctx, admin, ids, filter)
 		if err != nil {
 			return err
@@ -81,111 +77,102 @@ func (t *act) run(c *cobra.Command, a *app, args []string) error {
 		if more {
 			a.say("more than %s match: taking the oldest; run it again for the rest", count(int64(t.limit)))
 		}
-		if err := t.confirm(a, targets); err != nil {
+		if err := t.confirm(ctx, a, targets); err != nil {
 			return err
 		}
-		return t.report(a, t.doAll(ctx, admin, targets))
+		results := t.doAll(ctx, a, admin, targets)
+		return t.report(a, results, len(targets)-len(results))
 	})
 }
 
-// filtered reports whether a filter was given.
-func filtered(c *cobra.Command) bool {
-	return slices.ContainsFunc(deadFilters, func(name string) bool { return c.Flags().Changed(name) })
+// check refuses what the flags and ids cannot mean together.
+func (t *act) check(c *cobra.Command, ids []outbox.ID) error {
+	given := givenFilters(c)
+	bad := func(format string, args ...any) error {
+		return &usageError{err: fmt.Errorf(format, args...), command: c.CommandPath()}
+	}
+	switch {
+	case t.rate < 0:
+		return bad("--rate %d: is not at least 0", t.rate)
+	case t.limit > mostAtOnce:
+		return bad("--limit %d: is more than %d; run it again for the rest", t.limit, mostAtOnce)
+	case len(ids) == 0 && len(given) == 0:
+		return bad("name messages by id, or select them with a filter, for example --sink orders")
+	case len(ids) > 0 && slices.ContainsFunc(given, func(name string) bool { return name != "sink" }):
+		return bad("ids name the messages already: of the filters only --sink goes with them, not --%s", strings.Join(given, ", --"))
+	}
+	return nil
 }
 
-func (t *act) selectTargets(ctx context.Context, admin store.Admin, ids []outbox.ID, f store.Filter) (targets []target, more bool, err error) {
-	if len(ids) == 0 {
-		return t.selectByFilter(ctx, admin, f)
-	}
-	for _, id := range ids {
-		f.ID = id
-		found, err := t.selectByID(ctx, admin, f)
-		if err != nil {
-			return nil, false, err
-		}
-		targets = append(targets, found...)
-	}
-	return targets, false, nil
-}
-
-// selectByFilter pages through all that match and keeps the oldest: a key's messages go in their order then.
-func (t *act) selectByFilter(ctx context.Context, admin store.Admin, f store.Filter) (targets []target, more bool, err error) {
-	f.Limit = 1000
-	for {
-		list, err := admin.Dead(ctx, f)
-		if err != nil {
-			return nil, false, err
-		}
-		for i := range list.Dead {
-			targets = append(targets, target{list.Dead[i].Sink, list.Dead[i].ID})
-		}
-		if cut := len(targets) - t.limit; cut > 0 {
-			targets, more = slices.Delete(targets, 0, cut), true
-		}
-		if list.Next == "" {
-			slices.Reverse(targets)
-			return targets, more, nil
-		}
-		f.After = list.Next
-	}
-}
-
-// selectByID finds one message, in each sink where it can be acted upon.
-func (t *act) selectByID(ctx context.Context, admin store.Admin, f store.Filter) (targets []target, err error) {
-	list, err := admin.Dead(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	for i := range list.Dead {
-		targets = append(targets, target{list.Dead[i].Sink, f.ID})
-	}
-	if t.parkedToo {
-		m, err := admin.Message(ctx, f.ID)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range m.States {
-			if s.State == store.StateParked && (f.Sink == "" || f.Sink == s.Sink) {
-				targets = append(targets, target{s.Sink, f.ID})
-			}
+// givenFilters are the filters on the command line.
+func givenFilters(c *cobra.Command) (given []string) {
+	for _, name := range deadFilters {
+		if c.Flags().Changed(name) {
+			given = append(given, name)
 		}
 	}
-	if len(targets) == 0 {
-		return nil, notDead(ctx, admin, f.ID, t.verb+" message "+f.ID.String(), store.ErrStateConflict.Code)
-	}
-	return targets, nil
+	return given
 }
 
 // confirm asks before more than one message is touched; where nobody can answer it refuses.
-func (t *act) confirm(a *app, targets []target) error {
-	if len(targets) <= 1 || t.yes || t.dryRun {
+func (t *act) confirm(ctx context.Context, a *app, targets []target) error {
+	n := len(targets)
+	for _, one := range targets {
+		if one.refused != nil {
+			n--
+		}
+	}
+	if n <= 1 || t.yes || t.dryRun {
 		return nil
 	}
-	what := fmt.Sprintf("%s %s", t.verb, plural(len(targets), "message"))
+	what := fmt.Sprintf("%s %s", t.verb, plural(n, "message"))
 	if !a.env.AsksOnIn {
 		return &outbox.Error{
 			Code: errConfirmationRequired.Code, Op: what, Detail: "more than one message, and nobody is here to confirm",
 			Hint: "look at them with --dry-run, then add --yes",
 		}
 	}
-	a.print("%s? [y/N] ", strings.ToUpper(what[:1])+what[1:])
-	answer, _ := bufio.NewReader(a.env.In).ReadString('\n')
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	switch a.ask(ctx, strings.ToUpper(what[:1])+what[1:]+"? [y/N] ") {
 	case "y", "yes":
 		return nil
 	}
 	return &outbox.Error{Code: errConfirmationRequired.Code, Op: what, Detail: "not confirmed: nothing was done"}
 }
 
-// doAll acts on each target by itself: what one refuses does not stop the others. It stops when ctx ends or the database
-// cannot be reached.
-func (t *act) doAll(ctx context.Context, admin store.Admin, targets []target) []result {
+// ask returns the answer in lower case; an empty one when ctx ends first, as with Ctrl-C.
+func (a *app) ask(ctx context.Context, question string) string {
+	a.progress.doing(nil)
+	defer a.progress.doing(stillWorking)
+	a.print("%s", question)
+	answers := make(chan string, 1)
+	go func() { // where nobody answers, it ends with the process
+		line, err := bufio.NewReader(a.env.In).ReadString('\n')
+		if err != nil {
+			a.print("\n") // nobody pressed return
+		}
+		answers <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case answer := <-answers:
+		return answer
+	case <-ctx.Done():
+		a.print("\n")
+		return ""
+	}
+}
+
+// doAll acts on each target by itself: what one refuses does not stop the others. When ctx ends, or the database cannot
+// be reached, it leaves the rest undone; the act that was begun then is finished, so that its result is known.
+func (t *act) doAll(ctx context.Context, a *app, admin store.Admin, targets []target) []result {
 	var tick <-chan time.Time
 	if t.rate > 0 {
-		ticker := time.NewTicker(time.Second / time.Duration(t.rate))
+		ticker := time.NewTicker(max(time.Second/time.Duration(t.rate), 1))
 		defer ticker.Stop()
 		tick = ticker.C
 	}
+	var n atomic.Int64
+	a.progress.doing(doneOf(&n, len(targets), t.became()))
+	defer a.progress.doing(stillWorking)
 	results := make([]result, 0, len(targets))
 	for i, target := range targets {
 		if tick != nil && i > 0 {
@@ -194,22 +181,35 @@ func (t *act) doAll(ctx context.Context, admin store.Admin, targets []target) []
 			case <-ctx.Done():
 			}
 		}
-		err := t.do(ctx, admin, store.Act{Sink: target.sink, ID: target.id, Actor: actor(), Reason: t.reason, DryRun: t.dryRun})
-		results = append(results, t.result(target, err))
-		if err != nil && (ctx.Err() != nil || unreachable(err)) {
+		if ctx.Err() != nil {
 			break
 		}
+		err := target.refused
+		if err == nil {
+			err = t.do(context.WithoutCancel(ctx), admin, store.Act{Sink: target.sink, ID: target.id, Actor: actor(), Reason: t.reason, DryRun: t.dryRun})
+		}
+		results = append(results, t.result(target, err))
+		if unreachable(err) {
+			break
+		}
+		n.Add(1)
 	}
 	return results
 }
 
+// became is what is said of messages that the act was done to.
+func (t *act) became() string {
+	if t.dryRun {
+		return "would be " + t.done
+	}
+	return t.done
+}
+
 func (t *act) result(of target, err error) result {
-	r := result{Sink: of.sink, ID: of.id.String(), err: err}
+	r := result{Sink: of.sink, ID: of.id.String(), err: err, target: of}
 	switch {
-	case err == nil && t.dryRun:
-		r.Result = "would be " + t.done
 	case err == nil:
-		r.Result = t.done
+		r.Result = t.became()
 	default:
 		r.Result = "failed"
 		if code := exitCode(err); code == exitRefused || code == exitNotFound || code == exitUsage {
@@ -230,15 +230,16 @@ func why(err error) string {
 
 // report writes the results. A single failure is the command's error; of many, each was said, and the worst decides the
 // exit code.
-func (t *act) report(a *app, results []result) error {
-	if len(results) == 1 && results[0].err != nil {
+// Those that were left undone are counted.
+func (t *act) report(a *app, results []result, undone int) error {
+	if len(results) == 1 && undone == 0 && results[0].err != nil {
 		return results[0].err
 	}
 	document := struct {
 		Results []result `json:"results"`
 	}{results}
 	err := a.emit(document, anys(results), func() *table {
-		t := newTable("SINK", "ID", "RESULT", "WHY")
+		t := newTable("SINK", "ID", "TOPIC", "KEY", "RESULT", "WHY")
 		for _, r := range results {
 			became := text(r.Result)
 			if r.err != nil {
@@ -248,17 +249,17 @@ func (t *act) report(a *app, results []result) error {
 			if r.Code != "" {
 				reason += " (" + string(r.Code) + ")"
 			}
-			t.add(text(r.Sink), text(r.ID), became, text(reason))
+			t.add(text(r.Sink), text(r.ID), text(r.target.topic), text(short(r.target.key, 40)), became, text(reason))
 		}
 		return t
 	})
 	if err != nil {
 		return err
 	}
-	return t.conclude(a, results)
+	return t.conclude(a, results, undone)
 }
 
-func (t *act) conclude(a *app, results []result) error {
+func (t *act) conclude(a *app, results []result, undone int) error {
 	done, worst := 0, error(nil)
 	for _, r := range results {
 		if r.err == nil {
@@ -267,25 +268,27 @@ func (t *act) conclude(a *app, results []result) error {
 			worst = r.err
 		}
 	}
-	said := t.done
-	if t.dryRun {
-		said = "would be " + t.done
+	words := fmt.Sprintf("%s %s", plural(done, "message"), t.became())
+	if not := len(results) - done; not > 0 {
+		words += fmt.Sprintf(", %s not", count(int64(not)))
 	}
-	switch not := len(results) - done; {
-	case len(results) == 0:
-		a.say("no dead letter matches")
-	case not == 0:
-		a.say("%s %s", plural(done, "message"), said)
-	default:
-		a.say("%s %s, %d not", plural(done, "message"), said, not)
+	if undone > 0 {
+		words += fmt.Sprintf("; stopped before %s more", count(int64(undone)))
 	}
-	if worst == nil {
-		return nil
+	if len(results)+undone == 0 {
+		words = "no dead letter matches"
 	}
-	if hint := outbox.Hint(worst); hint != "" {
-		a.say("hint: %s", hint)
+	a.say("%s", words)
+	if worst != nil {
+		if hint := outbox.Hint(worst); hint != "" {
+			a.say("hint: %s", hint)
+		}
+		return fmt.Errorf("%w: %w", errSaid, worst)
 	}
-	return fmt.Errorf("%w: %w", errSaid, worst)
+	if undone > 0 {
+		return errSaid
+	}
+	return nil
 }
 
 // actor is who the audit names: the user of this machine. Empty leaves it to the database's user.

@@ -140,3 +140,69 @@ func TestLimitTakesTheOldest(t *testing.T) {
 		t.Errorf("the messages are %s", got)
 	}
 }
+
+// Ids are acted upon oldest first as well, whatever their order; one that cannot be does not stop the others.
+func TestIDsAreActedUponOneByOne(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.story(t)
+	var text strings.Builder
+	for _, command := range []string{
+		"dead requeue " + id(6) + " " + id(4) + " --dry-run -o jsonl --rate 2000000000",
+		"dead requeue " + id(6) + " " + id(9) + " " + id(1) + " --sink orders",
+		"dead discard " + id(9) + " " + id(5) + " " + id(4) + " --reason INC-42 --yes",
+	} {
+		args := strings.Fields(command)
+		text.WriteString(session(args, d.run(t, args...)))
+	}
+	golden(t, "ids", text.String())
+	if got := d.states(t, 4, 5, 6); got != "discarded, discarded, parked retry" {
+		t.Errorf("the messages are %s", got)
+	}
+}
+
+// An empty variable of a script selects nothing, rather than everything.
+func TestAnEmptyFilterIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.story(t)
+	for _, name := range deadFilters {
+		if name == "attempts" {
+			continue
+		}
+		r := d.run(t, "dead", "discard", "--reason", "x", "--yes", "--"+name, "")
+		if r.code != exitUsage || !strings.Contains(r.err, "--"+name+" is empty") {
+			t.Errorf("%s: got %+v", name, r)
+		}
+	}
+	if got := d.states(t, 4, 6); got != "dead, dead" {
+		t.Errorf("the messages are %s", got)
+	}
+}
+
+// Tables of another version are looked at, with a warning, and not changed.
+func TestAnotherVersionIsLookedAtAndNotChanged(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.story(t)
+	for version, want := range map[string]struct{ code, hint string }{
+		"1": {"onward/schema-old", "`onward migrate up`"}, "99": {"onward/schema-new", "newer onward"},
+	} {
+		d.exec(t, `UPDATE outbox_meta SET value = $1 WHERE name = 'schema'`, version)
+		for _, look := range []string{"status", "dead list", "messages list", "relays list", "partitions list", "dead show " + id(4)} {
+			r := d.run(t, strings.Fields(look)...)
+			if r.code != exitDone || r.out == "" || !strings.Contains(r.err, "warning: ") || !strings.Contains(r.err, want.code) || !strings.Contains(r.err, want.hint) {
+				t.Errorf("version %s, %s: got %+v", version, look, r)
+			}
+		}
+		for _, act := range []string{"dead requeue " + id(4), "dead discard --sink orders --reason x --yes"} {
+			r := d.run(t, strings.Fields(act)...)
+			if r.code != exitUsage || !strings.Contains(r.err, "error: ") || !strings.Contains(r.err, want.code) || !strings.Contains(r.err, want.hint) {
+				t.Errorf("version %s, %s: got %+v", version, act, r)
+			}
+		}
+	}
+	if got := d.states(t, 4, 6); got != "dead, dead" {
+		t.Errorf("the messages are %s", got)
+	}
+}

@@ -22,6 +22,8 @@ type Environment struct {
 	OutIsTerminal bool     // then tables may have colors
 	ErrIsTerminal bool     // then the log is text
 	Now           func() time.Time
+	Columns       int           // width of the terminal that stdout is; 0: not known, or it is none
+	Patience      time.Duration // a command that takes longer says that it is still at it, and again as often; 0: 2s, and each 5s
 }
 
 // Main runs the program in its process: with its arguments, files and signals. It does not return.
@@ -43,8 +45,18 @@ func Main() {
 		AsksOnIn:      terminal(os.Stdin) && terminal(os.Stderr),
 		OutIsTerminal: terminal(os.Stdout),
 		ErrIsTerminal: terminal(os.Stderr),
+		Columns:       columns(os.Stdout),
 	})
 	os.Exit(code)
+}
+
+// columns is the width of a terminal; 0 where the file is none.
+func columns(f *os.File) int {
+	width, _, err := term.GetSize(int(f.Fd())) //nolint:gosec // a file descriptor
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 // Run runs one command line and returns its exit code. It starts and ends no process and reads nothing but what it is

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -40,11 +41,8 @@ func openPool(ctx context.Context, d config.Database) (*pgxpool.Pool, error) {
 
 // withPool calls f with the configured database.
 func (a *app) withPool(ctx context.Context, f func(ctx context.Context, pool *pgxpool.Pool, d config.Database) error) error {
-	c, err := a.load(false)
+	c, err := a.load(config.NeedDatabase)
 	if err != nil {
-		return err
-	}
-	if err := c.NeedDatabase(); err != nil {
 		return err
 	}
 	pool, err := openPool(ctx, c.Database)
@@ -52,16 +50,74 @@ func (a *app) withPool(ctx context.Context, f func(ctx context.Context, pool *pg
 		return err
 	}
 	defer pool.Close()
+	defer a.tell()()
 	return f(ctx, pool, c.Database)
 }
 
-// withAdmin calls f with what people ask of the configured outbox.
+// withAdmin calls f with what people ask of the configured outbox. Tables of another version are looked at as well as they
+// can be, with a warning: an incident does not wait for a deployment.
 func (a *app) withAdmin(ctx context.Context, f func(ctx context.Context, admin store.Admin) error) error {
+	return a.withVersion(ctx, f, func(err error) error {
+		a.say("warning: %s\nhint: %s", err, outbox.Hint(err))
+		return nil
+	})
+}
+
+// withRepair calls f with what people change. Tables of another version are refused: what an act does to them, this program
+// does not know.
+func (a *app) withRepair(ctx context.Context, f func(ctx context.Context, admin store.Admin) error) error {
+	return a.withVersion(ctx, f, func(err error) error { return err })
+}
+
+// withVersion calls f after it has compared the tables' version with this program's; differs decides about a difference.
+func (a *app) withVersion(ctx context.Context, f func(ctx context.Context, admin store.Admin) error, differs func(error) error) error {
 	return a.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool, d config.Database) error {
+		if err := checkVersion(ctx, pool, d); outbox.CodeOf(err) == store.ErrSchemaOld.Code || outbox.CodeOf(err) == store.ErrSchemaNew.Code {
+			if err := differs(err); err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
 		admin, err := postgres.NewAdmin(pool, postgres.Config{Schema: d.Schema, TablePrefix: d.TablePrefix})
 		if err != nil {
 			return err
 		}
 		return f(ctx, admin)
 	})
+}
+
+// checkVersion refuses tables of another version than this program's.
+func checkVersion(ctx context.Context, pool *pgxpool.Pool, d config.Database) error {
+	migrator, err := postgres.NewMigrator(pool, postgres.MigrateConfig{Schema: d.Schema, TablePrefix: d.TablePrefix})
+	if err != nil {
+		return err
+	}
+	s, err := migrator.Status(ctx)
+	if e := (*outbox.Error)(nil); errors.As(err, &e) {
+		reading := *e
+		reading.Op = "read the outbox's version"
+		return &reading
+	}
+	if err != nil {
+		return err
+	}
+	refuse := func(code outbox.Code, hint string) error {
+		return &outbox.Error{
+			Code: code, Op: "compare versions", Hint: hint,
+			Detail: fmt.Sprintf("the tables have version %d, this program works with %d", s.Version, s.Target),
+		}
+	}
+	switch {
+	case s.Version == 0:
+		return &outbox.Error{
+			Code: store.ErrSchemaMissing.Code, Op: "look for the outbox", Detail: fmt.Sprintf("there are no tables %s.%s...", d.Schema, d.TablePrefix),
+			Hint: "create them with `onward migrate up`, or check database.schema and database.table_prefix",
+		}
+	case s.Version < s.Target:
+		return refuse(store.ErrSchemaOld.Code, "bring them up to date with `onward migrate up`")
+	case s.Version > s.Target:
+		return refuse(store.ErrSchemaNew.Code, "use a newer onward; this one is "+version().Version)
+	}
+	return nil
 }

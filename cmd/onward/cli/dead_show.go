@@ -33,7 +33,11 @@ messages of its key wait behind it. A message that is dead in several sinks is s
 				return err
 			}
 			if len(list.Dead) == 0 {
-				return notDead(ctx, admin, id, "show dead letter", store.ErrNotFound.Code)
+				m, err := admin.Message(ctx, id)
+				if err != nil {
+					return err
+				}
+				return notDead(&m, "show dead letter", store.ErrNotFound.Code)
 			}
 			return a.emitDeadOne(list.Dead)
 		})
@@ -41,17 +45,13 @@ messages of its key wait behind it. A message that is dead in several sinks is s
 	return c
 }
 
-// notDead says what the message is instead; store.ErrNotFound where there is no such message.
-func notDead(ctx context.Context, admin store.Admin, id outbox.ID, op string, code outbox.Code) error {
-	m, err := admin.Message(ctx, id)
-	if err != nil {
-		return err
-	}
+// notDead says what the message is instead.
+func notDead(m *store.MessageInfo, op string, code outbox.Code) error {
 	e := &outbox.Error{Code: code, Op: op, Detail: "it is not dead"}
 	for _, s := range m.States {
 		e.Detail += fmt.Sprintf("; in sink %s it is %s", s.Sink, stateText(&s))
 	}
-	e.Hint = "`onward messages show " + id.String() + "` shows it"
+	e.Hint = "`onward messages show " + m.ID.String() + "` shows it"
 	return e
 }
 
@@ -70,7 +70,7 @@ func (a *app) emitDeadOne(all []store.DeadInfo) error {
 }
 
 func (a *app) writeDead(all []store.DeadInfo) error {
-	s := &sheet{w: a.env.Out, paint: a.paint(a.env.OutIsTerminal)}
+	s := &sheet{w: a.out(), paint: a.paint(a.env.OutIsTerminal)}
 	for i := range all {
 		d := &all[i]
 		if i > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"strings"
 
@@ -90,6 +91,9 @@ func unreachable(err error) bool {
 	if c := (*pgconn.ConnectError)(nil); errors.As(err, &c) {
 		return true
 	}
+	if f := (*fs.PathError)(nil); errors.As(err, &f) {
+		return false // a file or stdout; the errors of the system look like those of the network
+	}
 	if n := net.Error(nil); errors.As(err, &n) {
 		return true
 	}
@@ -134,6 +138,21 @@ func oneLineEach(text string) string {
 	return strings.Join(lines, "\n  ")
 }
 
+// connectHint is what to do where the server answers and lets nobody in.
+func connectHint(err error) string {
+	pg := (*pgconn.PgError)(nil)
+	if !errors.As(err, &pg) {
+		return ""
+	}
+	switch {
+	case pg.Code == "3D000":
+		return "create the database, or correct its name in database.url"
+	case strings.HasPrefix(pg.Code, "28"): // authentication, and what pg_hba.conf says
+		return "the server runs, and refuses this user, password or address: correct database.url, or what the server allows"
+	}
+	return ""
+}
+
 func (a *app) hints(err error) []string {
 	if hint := outbox.Hint(err); hint != "" {
 		return []string{hint}
@@ -144,6 +163,8 @@ func (a *app) hints(err error) []string {
 		return []string{"`" + u.command + " --help` shows how it is used"}
 	case denied(err):
 		return []string{"the database's user lacks a right: `onward migrate print --grants` shows the roles and what each may do"}
+	case connectHint(err) != "":
+		return []string{connectHint(err)}
 	case unreachable(err) && a.config != nil && a.config.Database.URL != "":
 		return []string{"does the server run, and is database.url right? It is " + config.MaskURL(a.config.Database.URL)}
 	case errors.Is(err, context.DeadlineExceeded):

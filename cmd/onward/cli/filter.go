@@ -77,6 +77,11 @@ func (f *filterFlags) filter(c *cobra.Command, now time.Time) (store.Filter, err
 		Sink: f.sink, Topic: f.topic, Type: f.typ, Key: f.key, EventID: f.eventID, CorrelationID: f.correlationID, Scope: f.scope,
 		State: store.State(f.state), Reason: store.Reason(f.reason), Code: codeOf(f.code), Attempts: f.attempts, Limit: f.limit, After: f.after,
 	}
+	for _, name := range messageFilters { // an empty variable of a script must not mean "all"
+		if flag := c.Flags().Lookup(name); flag != nil && flag.Changed && flag.Value.String() == "" {
+			return bad(fmt.Errorf("--%s is empty: leave it out, or say which", name))
+		}
+	}
 	if c.Flags().Lookup("limit") != nil && f.limit <= 0 {
 		return bad(fmt.Errorf("--limit %d: is not at least 1", f.limit))
 	}

@@ -92,7 +92,7 @@ func (s *sheet) record(r *outbox.Record) {
 
 // payload writes text as it is, and anything else as a hex dump of its beginning.
 func (s *sheet) payload(r *outbox.Record) {
-	s.line("payload", fmt.Sprintf("%s bytes, %s", count(int64(len(r.Payload))), r.ContentType))
+	s.line("payload", plural(len(r.Payload), "byte")+", "+r.ContentType)
 	switch {
 	case len(r.Payload) == 0:
 	case printable(r.Payload):
@@ -116,7 +116,7 @@ func printable(b []byte) bool {
 }
 
 func (a *app) writeMessage(m *store.MessageInfo) error {
-	s := &sheet{w: a.env.Out, paint: a.paint(a.env.OutIsTerminal)}
+	s := &sheet{w: a.out(), paint: a.paint(a.env.OutIsTerminal)}
 	s.record(&m.Record)
 	s.line("transaction", strconv.FormatUint(m.Tx, 10))
 	for _, state := range m.States {
@@ -127,7 +127,23 @@ func (a *app) writeMessage(m *store.MessageInfo) error {
 		s.line("state", "pending: there is no sink yet")
 	}
 	s.payload(&m.Record)
+	for _, state := range m.States {
+		switch {
+		case state.State == store.StateDead:
+			a.say("`onward dead show %s` has the cause and each attempt", m.ID)
+		case state.Reason == store.ReasonBehind:
+			a.say("it waits for an earlier message of its key: `onward messages list --key %s`", shellWord(m.Key))
+		}
+	}
 	return s.err
+}
+
+// shellWord writes a text so that a shell takes it as one word.
+func shellWord(s string) string {
+	if visible(s) == s && !strings.ContainsAny(s, " \t\n'\"\\$`!&|;<>()*?[]{}#~") {
+		return s
+	}
+	return "'" + strings.ReplaceAll(visible(s), "'", `'\''`) + "'"
 }
 
 // stateText writes "parked (retry), 3 attempts, due 2026-01-31 10:00:00 UTC, onward/rejected".

@@ -29,7 +29,7 @@ running services and relays; several programs may migrate at once.`,
 // withMigrator calls f with a migrator of the configured outbox. Migrations have no statement timeout of ours: an index
 // takes what it takes.
 func (a *app) withMigrator(ctx context.Context, m postgres.MigrateConfig, f func(ctx context.Context, m *postgres.Migrator) error) error {
-	c, err := a.load(false)
+	c, err := a.load(config.NeedDatabase)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func newMigratePrint(a *app) *cobra.Command {
   onward migrate print --grants | psql "$DATABASE_URL"`,
 		Args: takes(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
-			c, err := a.load(false)
+			c, err := a.load(config.NeedNothing)
 			if err != nil {
 				return err
 			}

@@ -26,7 +26,8 @@ func (a *app) checkOutput() error {
 
 // emit writes data to stdout: the document, a line for each of its parts, or the table.
 func (a *app) emit(document any, lines []any, t func() *table) error {
-	encoder := json.NewEncoder(a.env.Out)
+	out := a.out()
+	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
 	switch a.output {
 	case outJSON:
@@ -40,7 +41,7 @@ func (a *app) emit(document any, lines []any, t func() *table) error {
 		}
 		return nil
 	}
-	return t().write(a.env.Out, a.paint(a.env.OutIsTerminal))
+	return t().write(out, a.paint(a.env.OutIsTerminal), a.env.Columns)
 }
 
 // say writes words to stderr, unless they are not wanted.
@@ -52,6 +53,8 @@ func (a *app) say(format string, args ...any) {
 
 // print writes to stderr. Where that fails, there is nobody left to tell.
 func (a *app) print(format string, args ...any) {
+	a.errLock.Lock()
+	defer a.errLock.Unlock()
 	_, _ = fmt.Fprintf(a.env.Err, format, args...)
 }
 

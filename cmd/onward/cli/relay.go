@@ -2,9 +2,10 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -46,14 +47,12 @@ with 0. The second signal ends it at once, with 6; what was in flight may then c
 }
 
 func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
-	c, err := a.load(true)
+	c, err := a.load(config.NeedRelay)
 	if err != nil {
 		return err
 	}
-	if err := c.NeedSink(); err != nil {
-		return err
-	}
 	log := newLogger(a.env.Err, a.env.ErrIsTerminal, a.quiet, c.Telemetry.Log)
+	signal.Ignore(syscall.SIGPIPE) // a reader of the log or of --json that goes away is no reason to stop publishing
 	publisher, err := openPublisher(c.Sinks[0])
 	if err != nil {
 		return err
@@ -67,7 +66,8 @@ func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
 	s, err := waitForStore(ctx, log, pool, c.Database)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // stopped while it waited: nothing is in flight
+			log.Info("relay ends: it was stopped while it waited for the database")
+			return nil
 		}
 		return err
 	}
@@ -75,7 +75,12 @@ func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
 	rc := relayConfig(c)
 	rc.Store, rc.Logger, rc.Sinks[0].Publisher = s, log, publisher
 	if jsonLines {
-		rc.Observer = &jsonRounds{encoder: json.NewEncoder(a.env.Out), now: a.env.Now}
+		rounds, end, err := a.writeRounds(pool, c.Database)
+		if err != nil {
+			return err
+		}
+		defer end()
+		rc.Observer = rounds
 	}
 	r, err := relay.New(rc)
 	if err != nil {
@@ -85,7 +90,7 @@ func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
 	if err := r.Run(ctx); err != nil {
 		return migrateHint(err)
 	}
-	log.Info("relay ends: everything is settled, the leases are given back", "relay", r.Name())
+	log.Info("relay ends", "relay", r.Name())
 	return nil
 }
 
@@ -153,42 +158,4 @@ func relayConfig(c *config.Config) relay.Config {
 		})
 	}
 	return rc
-}
-
-// roundView is a line of `relay --json`: what happened since the line before.
-type roundView struct {
-	TS                 time.Time `json:"ts"`
-	Sink               string    `json:"sink"`
-	DurationMS         float64   `json:"duration_ms"`
-	Read               int       `json:"read"`
-	Published          int       `json:"published"`
-	Duplicates         int       `json:"duplicates"`
-	Retried            int       `json:"retried"`
-	Parked             int       `json:"parked"`
-	Dead               int       `json:"dead"`
-	Settled            int       `json:"settled"`
-	PartitionsOwned    int       `json:"partitions_owned"`
-	PartitionsGained   int       `json:"partitions_gained"`
-	PartitionsReleased int       `json:"partitions_released"`
-	Relays             int       `json:"relays"`
-	Breaker            string    `json:"breaker"` // "closed" or "open"
-}
-
-// jsonRounds writes a line for each round. The relay calls it from one goroutine.
-type jsonRounds struct {
-	encoder *json.Encoder
-	now     func() time.Time
-}
-
-// Round writes the line. A reader that went away is no reason to stop publishing.
-func (j *jsonRounds) Round(r relay.Round) {
-	state := "closed"
-	if r.BreakerOpen {
-		state = "open"
-	}
-	_ = j.encoder.Encode(roundView{
-		TS: j.now().UTC(), Sink: r.Sink, DurationMS: millis(r.Took), Read: r.Read, Published: r.Published, Duplicates: r.Duplicates,
-		Retried: r.Retried, Parked: r.Parked, Dead: r.Dead, Settled: r.Settled, PartitionsOwned: r.Owned,
-		PartitionsGained: r.Gained, PartitionsReleased: r.Released, Relays: r.Relays, Breaker: state,
-	})
 }

@@ -163,6 +163,7 @@ func TestRelayPublishesUntilItIsStopped(t *testing.T) {
 	d.write(t, s.name)
 	eventually(t, "the message arrives", func() bool { return s.count(t) == 1 })
 	eventually(t, "the relay says so", func() bool { return strings.Contains(r.out.String(), `"published":1`) })
+	eventually(t, "it knows of no backlog", func() bool { return strings.Contains(r.out.String(), `"backlog":0,"lag_ms":0,`) })
 	list := d.run(t, "relays", "list", "-o", "jsonl", "-q")
 	if !strings.Contains(list.out, `"name":"shop-1"`) || !strings.Contains(list.out, `"partitions":4`) || !strings.Contains(list.out, `"live":true`) {
 		t.Errorf("relays: %+v", list)
@@ -187,7 +188,7 @@ func TestRelayPublishesUntilItIsStopped(t *testing.T) {
 // checkRounds holds `relay --json` to the names that were agreed upon.
 func checkRounds(t *testing.T, out string) {
 	t.Helper()
-	published := 0
+	published, known := 0, false
 	for line := range strings.Lines(out) {
 		d := json.NewDecoder(strings.NewReader(line))
 		d.DisallowUnknownFields()
@@ -197,11 +198,17 @@ func checkRounds(t *testing.T, out string) {
 			Duration_ms                                                         float64
 			Read, Published, Duplicates, Retried, Parked, Dead, Settled, Relays int
 			Partitions_owned, Partitions_gained, Partitions_released            int
+			Backlog                                                             *int64
+			Lag_ms                                                              *float64
 		}
 		if err := d.Decode(&v); err != nil || v.Sink != "orders" || v.Breaker != "closed" || v.TS.IsZero() {
 			t.Errorf("%q: %v", line, err)
 		}
 		published += v.Published
+		known = known || v.Backlog != nil && v.Lag_ms != nil
+	}
+	if !known {
+		t.Errorf("no line has a backlog and a lag:\n%s", out)
 	}
 	if published != 1 {
 		t.Errorf("the lines add up to %d published, want 1:\n%s", published, out)
@@ -359,6 +366,44 @@ func TestTheFirstSignalIsGraceful(t *testing.T) {
 	}
 	if got := d.run(t, "status", "-o", "json"); !strings.Contains(got.out, `"backlog": 0`) || !strings.Contains(got.out, `"relays_live": 0`) {
 		t.Errorf("status afterwards: %s", got.out)
+	}
+}
+
+// Whoever reads the log or the lines may go away or fall asleep: the relay goes on, and still ends gracefully.
+func TestAReaderThatLeavesDoesNotEndTheRelay(t *testing.T) {
+	t.Parallel()
+	s, d := newStream(t), newDatabase(t)
+	s.create(t)
+	file, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading, writing, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(file, "relay", "--json")
+	cmd.Env = append(os.Environ(), d.relayTo(s).environ...)
+	cmd.Stdout, cmd.Stderr = writing, writing
+	if err := errors.Join(cmd.Start(), writing.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if n, err := reading.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Fatalf("the relay says nothing: %v", err)
+	}
+	if err := reading.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d.exec(t, `INSERT INTO outbox_messages (topic, type, payload) VALUES ($1, 'T', ''), ('nowhere', 'T', '')`, s.name)
+	eventually(t, "it has written into the broken pipe", func() bool { return one[int](t, d, `SELECT count(*) FROM outbox_dead`) == 1 })
+	d.write(t, s.name)
+	eventually(t, "the messages arrive", func() bool { return s.count(t) == 2 })
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, cmd); code != exitDone {
+		t.Errorf("code %d", code)
 	}
 }
 

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
 )
@@ -22,7 +24,9 @@ type app struct {
 	noColor    bool
 	quiet      bool
 
-	config *config.Config // once it was read
+	config   *config.Config // once it was read
+	progress progress
+	errLock  sync.Mutex // for words on stderr
 }
 
 func newRoot(a *app) *cobra.Command {
@@ -48,7 +52,12 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 	flags.StringVarP(&a.output, "output", "o", outTable, "`format` of data: table, json or jsonl (one object a line)")
 	flags.BoolVar(&a.noColor, "no-color", false, "no colors; the variable NO_COLOR does the same")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "no words beside the data; errors are said")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return &usageError{err: err, command: c.CommandPath()} })
+	root.InitDefaultHelpFlag() // before the command line is read: `onward -h relay` is about relay
+	root.Version = version().Version
+	root.SetVersionTemplate("onward {{.Version}}\n")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return &usageError{err: flagError(c, err), command: c.CommandPath()}
+	})
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if err := a.checkOutput(); err != nil {
 			return &usageError{err: err, command: c.CommandPath()}
@@ -57,7 +66,7 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 	}
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "look", Title: "Look:"},
 		&cobra.Group{ID: "repair", Title: "Repair:"}, &cobra.Group{ID: "schema", Title: "Set up:"})
-	root.SetHelpCommandGroupID("schema")
+	root.SetHelpCommand(newHelp(root))
 	add := func(id string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = id
@@ -68,8 +77,47 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 	add("look", newStatus(a), newMessages(a), newPartitions(a), newRelays(a))
 	add("repair", newDead(a))
 	add("schema", newMigrate(a), newVersion(a))
+	root.SetHelpCommandGroupID("schema")
 	root.AddCommand(helpOnConfig(), helpOnExitCodes())
 	return root
+}
+
+// newHelp makes `onward help COMMAND`, which says so where there is no such command.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Help about any command",
+		Example: "  onward help dead requeue\n  onward help config",
+		RunE: func(_ *cobra.Command, args []string) error {
+			about, rest, err := root.Find(args)
+			if err == nil && len(rest) > 0 {
+				err = fmt.Errorf("there is no help about %q", strings.Join(args, " "))
+			}
+			if err != nil {
+				return &usageError{err: err, command: root.CommandPath()}
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// flagError says which flag was meant by one that there is not, and leaves out what the parser says of itself.
+func flagError(c *cobra.Command, err error) error {
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+		var names []string
+		c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := config.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			return fmt.Errorf("%w, did you mean --%s?", err, near)
+		}
+	}
+	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
+		kind := map[string]string{"int": "a whole number", "duration": "a duration: write for example 500ms or 5s", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
+		if kind != "" {
+			return fmt.Errorf("--%s %s: is not %s", invalid.GetFlag().Name, invalid.GetValue(), kind)
+		}
+	}
+	return err
 }
 
 // group makes a command that only holds others: alone it shows its help, and it knows no arguments of its own.
@@ -103,8 +151,8 @@ func takes(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// load reads the configuration, once; relay says whether this command runs one.
-func (a *app) load(relay bool) (*config.Config, error) {
+// load reads the configuration, once, for what this command needs of it.
+func (a *app) load(need config.Need) (*config.Config, error) {
 	if a.config != nil {
 		return a.config, nil
 	}
@@ -117,7 +165,7 @@ func (a *app) load(relay bool) (*config.Config, error) {
 			file = "onward.yaml"
 		}
 	}
-	c, err := config.Load(config.Source{File: file, Environ: a.env.Environ, Set: a.set, Relay: relay})
+	c, err := config.Load(config.Source{File: file, Environ: a.env.Environ, Set: a.set, Need: need})
 	if err != nil {
 		return nil, err
 	}

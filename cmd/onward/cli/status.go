@@ -40,9 +40,27 @@ It reads little at any size of the outbox, and changes nothing.`,
 					return nil
 				}
 				view := viewStatus(&s)
-				return a.emit(view, []any{view}, func() *table { return statusTable(&s) })
+				if err := a.emit(view, []any{view}, func() *table { return statusTable(&s) }); err != nil {
+					return err
+				}
+				a.sayNext(&s)
+				return nil
 			})
 		},
+	}
+}
+
+// sayNext says what a person who looks at this wants to do next.
+func (a *app) sayNext(s *store.Status) {
+	dead := int64(0)
+	for _, k := range s.Sinks {
+		dead += k.Dead
+	}
+	if s.RelaysLive == 0 {
+		a.say("no relay runs, so nothing is published: `onward relay` starts one")
+	}
+	if dead > 0 {
+		a.say("`onward dead list` shows what gave up, and why")
 	}
 }
 

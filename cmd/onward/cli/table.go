@@ -62,8 +62,9 @@ func newTable(header ...string) *table {
 
 func (t *table) add(cells ...cell) { t.rows = append(t.rows, cells) }
 
-// write writes the table; a header stands over numbers as they stand.
-func (t *table) write(w io.Writer, p painter) error {
+// write writes the table; a header stands over numbers as they stand. Where a row is wider than the terminal (columns, 0:
+// any width will do), what does not fit goes below, further in: a column is never torn.
+func (t *table) write(w io.Writer, p painter, columns int) error {
 	widths := make([]int, len(t.header))
 	for _, row := range append([][]cell{t.header}, t.rows...) {
 		for i, c := range row {
@@ -75,12 +76,17 @@ func (t *table) write(w io.Writer, p painter) error {
 			t.header[i].right = t.rows[0][i].right
 		}
 	}
+	breaks := fold(widths, columns)
 	var b strings.Builder
 	for _, row := range append([][]cell{t.header}, t.rows...) {
 		line := ""
 		for i, c := range row {
 			gap := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text))
-			if i > 0 {
+			switch {
+			case breaks[i]:
+				b.WriteString(strings.TrimRight(line, " ") + "\n")
+				line = indent
+			case i > 0:
 				line += "  "
 			}
 			if c.right {
@@ -93,6 +99,25 @@ func (t *table) write(w io.Writer, p painter) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+const indent = "    " // of what is below its row
+
+// fold says before which columns a row is broken.
+func fold(widths []int, columns int) []bool {
+	breaks := make([]bool, len(widths))
+	at := 0
+	for i, width := range widths {
+		if i > 0 {
+			at += 2
+		}
+		if i > 0 && columns > 0 && at+width > columns {
+			breaks[i] = true
+			at = len(indent)
+		}
+		at += width
+	}
+	return breaks
 }
 
 // visible replaces what would move a terminal's cursor or change its colors: a message may contain anything.

@@ -46,6 +46,8 @@ func TestUsage(t *testing.T) {
 	var text strings.Builder
 	for _, command := range []string{
 		"relai", "messages", "messages lsit", "dead --foo", "messages list extra", "relay --once", "status --server http://x", "status -o yaml",
+		"help nosuch", "help dead nosuch", "messages list --limt 3", "messages list --attempts x", "migrate up --lock-timeout soon", "messages list --sink=", "dead list --key=",
+		"dead requeue --key= --yes", "dead requeue " + id(1) + " --topic orders", "dead requeue --sink orders --limit 10001",
 		"status", "relay", "dead requeue", "dead discard " + id(1), "dead discard", "dead requeue nonsense", "dead requeue " + id(1) + " --rate -1",
 		"status --set database.url=mysql://db/x", "status --config testdata/no-such.yaml", "relay --config testdata/faulty.yaml",
 		"status --set database.url=postgres://app:topsecret@:x/y",
@@ -61,6 +63,20 @@ func TestUsage(t *testing.T) {
 		text.WriteString(session(args, r))
 	}
 	golden(t, "usage", text.String())
+}
+
+// People ask for help and for the version in their own ways.
+func TestHelpAndVersionAnyway(t *testing.T) {
+	t.Parallel()
+	about := console{}.run(t, "relay", "--help")
+	for _, args := range [][]string{{"help", "relay"}, {"-h", "relay"}, {"--help", "relay"}} {
+		if r := (console{}).run(t, args...); r != about {
+			t.Errorf("%v: got %+v, want the help of relay", args, r)
+		}
+	}
+	if r := (console{}).run(t, "--version"); r.code != exitDone || r.out != "onward "+version().Version+"\n" {
+		t.Errorf("--version: got %+v", r)
+	}
 }
 
 func TestTheConfigurationFileIsFound(t *testing.T) {

@@ -26,19 +26,20 @@ var (
 // checker collects what is wrong with values, except where a setting is known to be at fault already.
 type checker struct {
 	c      *Config
-	relays bool            // see Source.Relay
+	need   Need
 	known  map[string]bool // place and path
 	faults Faults
 }
 
 // check looks at every value.
-func (c *Config) check(relay bool, found Faults) Faults {
-	k := &checker{c: c, relays: relay, known: make(map[string]bool)}
+func (c *Config) check(need Need, found Faults) Faults {
+	k := &checker{c: c, need: need, known: make(map[string]bool)}
 	for _, f := range found {
 		k.known[f.Place+" "+f.Path] = true
 	}
 	k.database()
 	k.relay()
+	k.that(len(c.Sinks) > 0 || need < NeedRelay, "sinks", "a relay needs one: add it to the file, or set %[1]s__NAME=orders, %[1]s__URL=nats://host:4222 and %[1]s__NATS__STREAM=ORDERS", Prefix+"SINKS__0")
 	for i := range c.Sinks {
 		k.sink("sinks["+strconv.Itoa(i)+"]", &c.Sinks[i])
 	}
@@ -86,6 +87,7 @@ func atLeast[T int | ByteSize](k *checker, path string, value, least T) {
 
 func (k *checker) database() {
 	d := &k.c.Database
+	k.that(d.URL != "" || k.need < NeedDatabase, "database.url", "is missing: add it to the file, or set %sDATABASE__URL=postgres://user:password@host:5432/database", Prefix)
 	if d.URL != "" {
 		k.url("database.url", d.URL, DatabaseSchemes)
 	}
@@ -110,15 +112,15 @@ func (k *checker) relay() {
 }
 
 func (k *checker) sink(path string, s *Sink) {
-	k.that(s.Name != "" || !k.relays, path+".name", "is missing")
+	k.that(s.Name != "" || k.need < NeedRelay, path+".name", "is missing")
 	k.that(s.Name == "" || sinkName.MatchString(s.Name), path+".name", "%q is not a name: use 1 to 64 of a-z, 0-9, _ and -", s.Name)
-	k.that(s.URL != "" || !k.relays, path+".url", "is missing")
+	k.that(s.URL != "" || k.need < NeedRelay, path+".url", "is missing")
 	if s.URL != "" {
 		for _, one := range strings.Split(s.URL, ",") {
 			k.url(path+".url", strings.TrimSpace(one), SinkSchemes)
 		}
 	}
-	k.that(s.NATS.Stream != "" || s.URL == "" || !k.relays, path+".nats.stream", "is missing: name the stream that takes the messages")
+	k.that(s.NATS.Stream != "" || s.URL == "" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
 	atLeast(k, path+".window.messages", s.Window.Messages, 1)
 	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)
 	k.that(s.Settle.Every > 0, path+".settle.every", "must be longer than 0")
@@ -159,29 +161,4 @@ func (k *checker) url(path, text string, schemes []string) {
 	u, err := url.Parse(text)
 	k.that(err == nil, path, "is not a URL that can be read: are special characters in the password written as %%40 and the like?")
 	k.that(err != nil || u.Host != "", path, "names no host: write %s://host", scheme)
-}
-
-// NeedDatabase refuses a configuration that names no database.
-func (c *Config) NeedDatabase() error {
-	if c.Database.URL != "" {
-		return nil
-	}
-	return &outbox.Error{
-		Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "database.url is missing",
-		Hint: "set database.url in the file, or " + Prefix + "DATABASE__URL=postgres://user:password@host:5432/database",
-	}
-}
-
-// NeedSink refuses a configuration that a relay cannot run with.
-func (c *Config) NeedSink() error {
-	if err := c.NeedDatabase(); err != nil {
-		return err
-	}
-	if len(c.Sinks) > 0 {
-		return nil
-	}
-	return &outbox.Error{
-		Code: outbox.ErrConfigInvalid.Code, Op: "read the configuration", Detail: "no sink: a relay needs one entry in sinks",
-		Hint: "add it to the file, or set " + Prefix + "SINKS__0__NAME=orders and " + Prefix + "SINKS__0__URL=nats://host:4222",
-	}
 }

@@ -101,7 +101,7 @@ func TestLoadLetsTheEnvironmentWinOverTheFileAndFlagsOverBoth(t *testing.T) {
 func TestLoadNamesAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := Load(Source{
-		File: "testdata/faults.yaml", Relay: true,
+		File: "testdata/faults.yaml", Need: NeedRelay,
 		Environ: []string{
 			"ONWARD_DATABASE_URL=postgres://x/y", "ONWARD_RELAY__LEASSE=15s", "ONWARD_RELAY__NAME_FILE=/run/name",
 			"ONWARD_DATABASE__URL_FILE=testdata/none", "ONWARD_SINKS__X__URL=nats://x",
@@ -152,22 +152,30 @@ func TestLoadRefusesYAMLThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// What is missing is one of the faults, and says how it is set; a command asks for no more than it uses.
 func TestNeedsAreToldWithWhatToDo(t *testing.T) {
 	t.Parallel()
-	c, err := Load(Source{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.NeedSink(); !strings.Contains(outbox.Hint(err), "ONWARD_DATABASE__URL") {
-		t.Errorf("without a database: got %v, hint %q", err, outbox.Hint(err))
-	}
-	c.Database.URL = "postgres://localhost/x"
-	if err := c.NeedSink(); !strings.Contains(outbox.Hint(err), "ONWARD_SINKS__0__URL") {
-		t.Errorf("without a sink: got %v, hint %q", err, outbox.Hint(err))
-	}
-	c.Sinks = []Sink{{}}
-	if err := c.NeedSink(); err != nil {
-		t.Errorf("with both: got %v", err)
+	for _, c := range []struct {
+		source Source
+		want   []string
+	}{
+		{Source{}, nil},
+		{Source{Need: NeedDatabase}, []string{"ONWARD_DATABASE__URL=postgres://"}},
+		{Source{Need: NeedDatabase, Set: []string{"database.url=postgres://localhost/x"}}, nil},
+		{Source{Need: NeedRelay}, []string{"ONWARD_DATABASE__URL=postgres://", "ONWARD_SINKS__0__NAME=orders", "ONWARD_SINKS__0__URL=nats://", "ONWARD_SINKS__0__NATS__STREAM="}},
+		{Source{Need: NeedRelay, Set: []string{"sinks[0].url=kafka://x", "relay.lase=3s"}}, []string{"ONWARD_DATABASE__URL=postgres://", "did you mean relay.lease?", `unknown URL scheme "kafka"`, "sinks[0].name: is missing"}},
+	} {
+		_, err := Load(c.source)
+		if (err == nil) != (c.want == nil) {
+			t.Errorf("%+v: got %v", c.source, err)
+		}
+		faults := Faults(nil)
+		errors.As(err, &faults)
+		for _, want := range c.want {
+			if !strings.Contains(faults.Error(), want) {
+				t.Errorf("%+v: got %v, want %q in it", c.source, faults, want)
+			}
+		}
 	}
 }
 
@@ -178,7 +186,7 @@ func TestWhatARelayNeedsOfASinkIsAskedOfRelaysAlone(t *testing.T) {
 	if _, err := Load(half); err != nil {
 		t.Errorf("half a sink, and no relay: %v", err)
 	}
-	half.Relay = true
+	half.Need = NeedRelay
 	if _, err := Load(half); err == nil || !strings.Contains(err.Error(), "sinks[0].name: is missing") {
 		t.Errorf("half a sink, and a relay: %v", err)
 	}
@@ -253,7 +261,7 @@ func FuzzReadYAML(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) {
 		entries, _ := readYAML("x.yaml", text)
 		c := &Config{places: make(map[string]place)}
-		_ = c.check(false, c.apply(entries)) // must not panic
+		_ = c.check(NeedNothing, c.apply(entries)) // must not panic
 	})
 }
 

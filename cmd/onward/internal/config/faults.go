@@ -74,8 +74,8 @@ func (fs Faults) sorted() Faults {
 	return fs
 }
 
-// nearest returns the known name that the given one begins with or is most like; "" where none is like it.
-func nearest(name string, known []string) string {
+// Nearest returns the known name that the given one begins with or is most like; "" where none is like it.
+func Nearest(name string, known []string) string {
 	best, at := "", max(2, len(name)/3)+1
 	for _, k := range known {
 		if strings.HasPrefix(name, k+"_") || strings.HasPrefix(k, name+"_") {

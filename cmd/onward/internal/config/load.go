@@ -12,8 +12,18 @@ type Source struct {
 	File    string   // path of the YAML file; empty: none
 	Environ []string // as os.Environ gives it
 	Set     []string // "path=value" of --set
-	Relay   bool     // a relay will run: what it cannot do without in a sink is asked for, among the other faults
+	Need    Need     // what is asked for, among the other faults
 }
+
+// Need is what a program cannot do without.
+type Need uint8
+
+// A command asks for no more than it uses.
+const (
+	NeedNothing  Need = iota
+	NeedDatabase      // the database's URL
+	NeedRelay         // the database's URL, and one sink with all that it needs
+)
 
 // entry is a setting that was made, or a list's entry that was begun (element).
 type entry struct {
@@ -34,8 +44,7 @@ func (p place) fault(path, detail string) Fault {
 }
 
 // Load reads all sources, the later ones winning, fills in the defaults and checks everything that can be checked without
-// asking a server. The error names every fault; it is an *outbox.Error with Faults behind it. What the program needs
-// besides (a sink, a database) is asked for with NeedDatabase and NeedSink, so that a command asks for no more than it uses.
+// asking a server. The error names every fault; it is an *outbox.Error with Faults behind it.
 func Load(s Source) (*Config, error) {
 	var faults Faults
 	c := &Config{places: make(map[string]place)}
@@ -55,7 +64,7 @@ func Load(s Source) (*Config, error) {
 		entries, faults = append(entries, more...), append(faults, bad...)
 	}
 	faults = append(faults, c.apply(entries)...)
-	faults = append(faults, c.check(s.Relay, faults)...)
+	faults = append(faults, c.check(s.Need, faults)...)
 	return c, faults.sorted().err()
 }
 

@@ -113,7 +113,7 @@ func suggest(n *node, steps []string, step string) string {
 	if n.kind == setting {
 		return "it has no settings below it"
 	}
-	if name := nearest(step, n.names); name != "" {
+	if name := Nearest(step, n.names); name != "" {
 		return "did you mean " + join(append(slices.Clone(steps), name)) + "?"
 	}
 	for _, s := range Settings() {
