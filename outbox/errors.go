@@ -74,7 +74,7 @@ var (
 	ErrTypeRequired     = &Error{Code: "onward/type-required", Detail: "the message has no type"}
 	ErrKeyRequired      = &Error{Code: "onward/key-required", Detail: "the message has no key"}
 	ErrIDInvalid        = &Error{Code: "onward/id-invalid", Detail: "the id is not a UUID"}
-	ErrFieldInvalid     = &Error{Code: "onward/field-invalid", Detail: "a text is not valid UTF-8 or contains NUL"}
+	ErrFieldInvalid     = &Error{Code: "onward/field-invalid", Detail: "a text has control characters or is not valid UTF-8"}
 	ErrFieldTooLong     = &Error{Code: "onward/field-too-long", Detail: "a text is longer than its limit"}
 	ErrHeaderInvalid    = &Error{Code: "onward/header-invalid", Detail: "a header's name or value cannot be sent"}
 	ErrHeaderReserved   = &Error{Code: "onward/header-reserved", Detail: "a header's name is reserved"}

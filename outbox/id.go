@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,17 +14,30 @@ import (
 // requeues.
 type ID [16]byte
 
-// NewID returns a UUIDv7 (RFC 9562) of this moment: ids of one process sort by time, to about 250 ns. It is safe for
-// concurrent use. Use ids for identity only; the order of messages is the database's sequence number.
+// NewID returns a UUIDv7 (RFC 9562) of this moment. Each id of a process sorts behind the ones before it, even when its
+// clock goes back. It is safe for concurrent use. Use ids for identity only: several processes write, and the order of
+// messages is the database's sequence number.
 func NewID() ID {
 	var id ID
 	_, _ = rand.Read(id[6:]) // never fails since Go 1.24
-	now := time.Now()
-	ms := uint64(now.UnixMilli())
-	fraction := uint64(now.Nanosecond()%int(time.Millisecond)) << 12 / uint64(time.Millisecond)
-	binary.BigEndian.PutUint64(id[:8], ms<<16|0x7000|fraction)
+	at := tick(time.Now())
+	binary.BigEndian.PutUint64(id[:8], at>>12<<16|0x7000|at&0xfff)
 	id[8] = id[8]&0x3f | 0x80
 	return id
+}
+
+// lastTick is the time of the newest id.
+var lastTick atomic.Uint64
+
+// tick is the time in 1/4096 milliseconds, as RFC 9562 section 6.2 has it in method 3, or the next one after lastTick.
+func tick(now time.Time) uint64 {
+	at := uint64(now.UnixMilli())<<12 | uint64(now.Nanosecond()%int(time.Millisecond))<<12/uint64(time.Millisecond)
+	for {
+		last := lastTick.Load()
+		if next := max(at, last+1); lastTick.CompareAndSwap(last, next) {
+			return next
+		}
+	}
 }
 
 // IDFrom returns the same ID for the same scope and text, for ever: a UUID of version 5 (RFC 9562) whose namespace is

@@ -15,7 +15,7 @@ type Receipt struct {
 	Tx        uint64 // the transaction; 0 where the database shows no transaction ids (MySQL, SQLite)
 }
 
-// String returns the receipt as one word that fits an HTTP header, at most 84 bytes: id.partition.seq.transaction, for
+// String returns the receipt as one word that fits an HTTP header, at most 83 bytes: id.partition.seq.transaction, for
 // example 0197b0c4-6f5e-7c3a-9d1e-2f8a4b6c8d0e.18.4711.90210.
 func (r Receipt) String() string {
 	return fmt.Sprintf("%s.%d.%d.%d", r.ID, r.Partition, r.Seq, r.Tx)
@@ -31,7 +31,7 @@ func ParseReceipt(s string) (Receipt, error) {
 		}
 	}
 	parts := strings.Split(s, ".")
-	if len(s) > 84 || len(parts) != 4 {
+	if len(s) > 83 || len(parts) != 4 {
 		return bad(nil)
 	}
 	id, err := ParseID(parts[0])

@@ -56,9 +56,12 @@ func (r Rules) Validate() error {
 // Prepare returns the message as it is to be stored: enriched, with an id and a content type, and checked. Writers call
 // it for every message; the caller's message and its headers map stay as they are.
 //
-// Header names are [A-Za-z0-9!#$%&'*+.^_|~-]{1,128}; names that start with onward-, ce-, ce_, cloudevents, nats- or
-// webhook- in any case are reserved for what Onward itself sends. Values are valid UTF-8 without control characters
-// other than tab, as a header line of any broker or of HTTP can carry.
+// The texts of a message are valid UTF-8 without control characters (U+0000 to U+001F, U+007F): brokers and HTTP carry
+// them as header lines, where a line break would end the header and another control character may not stand.
+//
+// Header names are [A-Za-z0-9!#$%&'*+.^_|~-]{1,128}. Reserved for what Onward itself sends, in any case: names that start
+// with onward-, ce-, ce_, cloudevents, nats- or webhook-, and content-type, which is Message.ContentType. Values are valid
+// UTF-8 without control characters other than tab, as a header line can carry them.
 func (r Rules) Prepare(ctx context.Context, m Message) (Message, error) {
 	if r.Enrich != nil {
 		if m.Headers = maps.Clone(m.Headers); m.Headers == nil {
@@ -101,10 +104,12 @@ func (r Rules) check(m *Message) error {
 		{"event id", m.EventID, MaxField},
 	} {
 		if len(f.text) > f.limit {
-			return m.fault(ErrFieldTooLong, fmt.Sprintf("%s has %d bytes, the limit is %d", f.name, len(f.text), f.limit), "")
+			return m.fault(ErrFieldTooLong, fmt.Sprintf("%s has %d bytes, the limit is %d", f.name, len(f.text), f.limit),
+				"shorten it; what is long belongs into the payload")
 		}
-		if !validText(f.text) {
-			return m.fault(ErrFieldInvalid, f.name+" contains NUL or is not valid UTF-8", "put bytes into the payload")
+		if !isText(f.text, false) {
+			return m.fault(ErrFieldInvalid, f.name+" has control characters or is not valid UTF-8",
+				"encode it, for example as base64, or put it into the payload")
 		}
 	}
 	if m.Key == "" && r.requiresKey(m.Topic) {
@@ -143,11 +148,14 @@ func (m *Message) checkHeaders() error {
 			return m.fault(ErrHeaderInvalid, fmt.Sprintf("header name %.140q is not allowed", name),
 				"use 1 to 128 of A-Z a-z 0-9 and !#$%&'*+.^_|~-")
 		}
-		if !validHeaderValue(value) {
+		if !isText(value, true) {
 			return m.fault(ErrHeaderInvalid, "the value of header "+name+" has control characters or is not valid UTF-8",
 				"encode it, for example as base64, or put it into the payload")
 		}
 		lower := strings.ToLower(name)
+		if lower == "content-type" {
+			return m.fault(ErrHeaderReserved, "header "+name+" is the message's content type", "set Message.ContentType")
+		}
 		for _, prefix := range reservedHeaders {
 			if strings.HasPrefix(lower, prefix) {
 				return m.fault(ErrHeaderReserved, "header "+name+" starts with "+prefix, "choose another name")
@@ -155,7 +163,8 @@ func (m *Message) checkHeaders() error {
 		}
 	}
 	if size > MaxHeaders {
-		return m.fault(ErrHeadersTooLarge, fmt.Sprintf("the headers have %d bytes, the limit is %d", size, MaxHeaders), "")
+		return m.fault(ErrHeadersTooLarge, fmt.Sprintf("the headers have %d bytes, the limit is %d", size, MaxHeaders),
+			"put what is large into the payload")
 	}
 	return nil
 }
@@ -168,13 +177,10 @@ func (m *Message) fault(sentinel *Error, detail, hint string) error {
 	return &Error{Code: sentinel.Code, Op: fmt.Sprintf("write message (topic %.60q, type %.60q)", m.Topic, m.Type), Detail: detail, Hint: hint}
 }
 
-func validText(s string) bool {
-	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
-}
-
-func validHeaderValue(s string) bool {
+// isText reports whether a header line can carry s as it is.
+func isText(s string, tab bool) bool {
 	for i := range len(s) {
-		if s[i] < 0x20 && s[i] != '\t' || s[i] == 0x7f {
+		if s[i] < 0x20 && (s[i] != '\t' || !tab) || s[i] == 0x7f {
 			return false
 		}
 	}
