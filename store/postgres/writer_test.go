@@ -136,7 +136,7 @@ func awkward() []outbox.Message {
 	ms := []outbox.Message{
 		{Topic: "orders", Type: "OrderPaid"},
 		{
-			Topic: `t\o'"p`, Key: `a\b`, Type: "日本\n\t", ContentType: "application/json", Scope: "eu", CorrelationID: `\`, CausationID: `''`,
+			Topic: `t\o'"p`, Key: `a\b`, Type: "日本 \u0085\u00a0", ContentType: "application/json", Scope: "eu", CorrelationID: `\`, CausationID: `''`,
 			AggregateType: "ünï", AggregateID: `{"a":1}`, EventID: "<&>\u2028", Payload: every,
 			Headers: map[string]string{"a": "", "B-c": "ü <&> \" ' \\ \t \u2028", "traceparent": "00-1-2-01"}, AvailableAt: time.Date(2031, 2, 3, 4, 5, 6, 7001, time.FixedZone("x", 3600)),
 		},

@@ -51,6 +51,10 @@ CREATE TABLE outbox_messages (
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
                                CHECK (created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00'),
     available_at   timestamptz CHECK (available_at >= '0001-01-01 00:00+00' AND available_at < '10000-01-01 00:00+00'),
+    -- Brokers and HTTP carry these as header lines, where a line break would end the header.
+    CONSTRAINT :outbox_messages_control_check CHECK (
+        (topic || type || partition_key || content_type || scope || correlation_id || causation_id
+            || aggregate_type || aggregate_id || event_id) !~ '[\x01-\x1f\x7f]' COLLATE "C"),
     CONSTRAINT :outbox_messages_pkey PRIMARY KEY (partition_id, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.01);
 ALTER SEQUENCE outbox_messages_seq_seq OWNED BY outbox_messages.seq;

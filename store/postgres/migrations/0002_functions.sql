@@ -19,7 +19,7 @@ CREATE FUNCTION outbox_headers_valid(headers jsonb) RETURNS boolean LANGUAGE sql
         SELECT coalesce(sum(octet_length(h.key) + octet_length(h.value #>> '{}')) <= 8192
                         AND bool_and(jsonb_typeof(h.value) = 'string'
                                      AND h.key ~ '^[A-Za-z0-9!#$%&''*+.^_|~-]{1,128}$' COLLATE "C"
-                                     AND lower(h.key COLLATE "C") !~ '^(onward-|ce-|ce_|cloudevents|nats-|webhook-)'
+                                     AND lower(h.key COLLATE "C") !~ '^(onward-|ce-|ce_|cloudevents|nats-|webhook-|content-type$)'
                                      AND h.value #>> '{}' !~ '[\x01-\x08\x0a-\x1f\x7f]' COLLATE "C"), true)
         FROM jsonb_each(headers) h) END
 $$;
