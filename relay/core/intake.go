@@ -18,7 +18,7 @@ type reading struct {
 type asking struct {
 	out   bool
 	at    time.Duration
-	stale map[any]bool // keys and ids whose rows changed while the question was out: its answer is older
+	stale map[any]bool // keys, ids and partitions whose rows changed while the question was out: its answer is older
 }
 
 func (a *asking) moved(what any) {
@@ -192,7 +192,7 @@ func (m *Machine) headsDone(e HeadsDone) {
 	}
 	for i := range e.Heads.Due {
 		h := &e.Heads.Due[i]
-		if stale[h.ID] || stale[store.Key{Partition: h.Partition, Key: h.Key}] {
+		if stale[h.ID] || stale[h.Partition] || stale[store.Key{Partition: h.Partition, Key: h.Key}] {
 			m.heads.at = m.now
 			continue
 		}

@@ -173,7 +173,7 @@ func (m *Machine) wantFollowers(l *lane) {
 }
 
 func (m *Machine) askFollowers() {
-	for !m.asking && len(m.follow) > 0 && !m.idle() {
+	for m.asking == nil && len(m.follow) > 0 && !m.idle() {
 		l := m.follow[0]
 		m.follow = m.follow[1:]
 		l.asked = false
@@ -185,7 +185,7 @@ func (m *Machine) askFollowers() {
 			m.forget(l)
 			continue
 		}
-		m.asking = true
+		m.asking = l
 		m.do(ReadFollowers{Key: l.key, Room: store.Room{
 			Messages: max(1, m.rules.Messages/2), Bytes: max(1, m.rules.Bytes/2),
 		}})
@@ -193,12 +193,12 @@ func (m *Machine) askFollowers() {
 }
 
 func (m *Machine) followersDone(e FollowersDone) {
-	m.asking = false
+	l := m.asking
+	m.asking = nil
 	if e.Err != nil && m.broken(e.Err) {
 		return
 	}
-	l := m.lanes[e.Key]
-	if l == nil || !l.releasing {
+	if l == nil || l.gone || !l.releasing { // its partition may have left, and come back
 		return
 	}
 	switch {

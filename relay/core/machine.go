@@ -42,7 +42,7 @@ type Machine struct {
 	reading  reading
 	heads    asking
 	follow   []*lane // lanes whose followers are wanted
-	asking   bool    // a ReadFollowers is out
+	asking   *lane   // that of the ReadFollowers that is out
 	retained load    // log records in memory: undecided, or decided behind an undecided one
 	waiting  int     // of them undecided
 

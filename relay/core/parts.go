@@ -118,6 +118,7 @@ func (m *Machine) drop(id int) {
 		return
 	}
 	p.gone = true
+	m.heads.moved(id) // another owner may have published them before it comes back
 	m.epochs[id] = p.epoch
 	delete(m.parts, id)
 	for _, r := range p.reads {
