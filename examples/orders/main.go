@@ -46,8 +46,22 @@ func readFlags() (s settings) {
 	return s
 }
 
+// check refuses what a terminal without the README's variables leaves empty.
+func (s settings) check() error {
+	if s.database == "" {
+		return errors.New("where is the database? Set DATABASE_URL, or --database")
+	}
+	if s.nats == "" && (s.migrate || s.relay) {
+		return errors.New("where is NATS? Set NATS_URL, or --nats")
+	}
+	return nil
+}
+
 // run serves until ctx ends.
 func run(ctx context.Context, s settings) error {
+	if err := s.check(); err != nil {
+		return err
+	}
 	pool, err := connect(ctx, s)
 	if err != nil {
 		return err

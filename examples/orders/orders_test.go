@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 
@@ -163,5 +164,23 @@ func TestTheServiceSaysThatTheOutboxIsMissing(t *testing.T) {
 	defer cancel()
 	if err := run(ctx, w.settings); outbox.CodeOf(err) != store.ErrSchemaMissing.Code {
 		t.Errorf("the service ends with: %v", err)
+	}
+}
+
+// A terminal without the README's variables, or without servers, is told what is missing.
+func TestWhatIsMissingIsSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.migrate = true
+	for want, change := range map[string]func(s *settings){
+		"DATABASE_URL":         func(s *settings) { s.database = "" },
+		"NATS_URL":             func(s *settings) { s.nats = "" },
+		"NATS does not answer": func(s *settings) { s.nats = "nats://127.0.0.1:1" },
+	} {
+		s := w.settings
+		change(&s)
+		if err := run(t.Context(), s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the service ends with %v, want %q in it", err, want)
+		}
 	}
 }

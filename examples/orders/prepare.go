@@ -41,6 +41,9 @@ func createStream(ctx context.Context, s settings) error {
 		return err
 	}
 	defer nc.Close()
+	if !nc.IsConnected() { // it goes on trying, but a stream is made now or not at all
+		return fmt.Errorf("make the stream %s: NATS does not answer; is it where NATS_URL or --nats says?", s.stream)
+	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("make the stream: %w", err)

@@ -23,7 +23,7 @@ func main() {
 	pay := flag.String("pay", "", "pay for the order with this id, instead of a new one")
 	flag.Parse()
 	if err := order(context.Background(), os.Stdout, *service, *customer, *cents, *pay); err != nil {
-		slog.Error("no order", "error", err)
+		slog.Error("nothing changed", "error", err)
 		os.Exit(1)
 	}
 }
@@ -45,14 +45,18 @@ func order(ctx context.Context, out io.Writer, service, customer string, cents i
 	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return err
+		return fmt.Errorf("does the service run? %w", err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s\nOnward-Receipt: %s\n\n%s\n", answer.Status, answer.Header.Get("Onward-Receipt"), strings.TrimSpace(string(text)))
+	head := answer.Status + "\n"
+	if receipt := answer.Header.Get("Onward-Receipt"); receipt != "" {
+		head += "Onward-Receipt: " + receipt + "\n"
+	}
+	_, err = fmt.Fprintf(out, "%s\n%s\n", head, strings.TrimSpace(string(text)))
 	if answer.StatusCode >= http.StatusBadRequest {
 		return errors.New(answer.Status)
 	}

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -30,11 +31,17 @@ func main() {
 
 // watch reads the stream in its order until ctx ends.
 func watch(ctx context.Context, out io.Writer, address, stream string) error {
+	if address == "" {
+		return errors.New("where is NATS? Set NATS_URL, or --nats")
+	}
 	nc, err := nats.Connect(address, nats.Options{Name: "orders watch"})
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
+	if !nc.IsConnected() {
+		return errors.New("NATS does not answer; is it where NATS_URL or --nats says?")
+	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
