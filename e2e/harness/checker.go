@@ -40,7 +40,8 @@ type Run struct {
 	Ledger   []Entry   `json:"ledger"`
 	Arrivals []Arrival `json:"arrivals"` // in the order of the broker
 	Faults   []Fault   `json:"faults"`
-	// Beside is how far from a fault a duplicate may lie: a lease, the take-over, and what was in flight.
+	// Beside is how long after a fault a further copy may come: a lease, the take-over, and what was in flight. The fault
+	// must lie between the copies: it is why the first one was not known to be there.
 	Beside time.Duration `json:"beside"`
 }
 
@@ -52,7 +53,7 @@ type Verdict struct {
 	Phantom      int      `json:"phantom"`      // at the broker, not in the ledger
 	Reordered    int      `json:"reordered"`    // first copies that came after a later one of their key
 	Duplicates   int      `json:"duplicates"`   // further copies
-	Unattributed int      `json:"unattributed"` // duplicates that lie beside no fault
+	Unattributed int      `json:"unattributed"` // duplicates whose copies no fault lies between
 	Examples     []string `json:"examples,omitempty"`
 }
 
@@ -79,23 +80,24 @@ func Check(r Run) Verdict {
 	for _, e := range r.Ledger {
 		ledger[e.ID] = e
 	}
-	seen := make(map[string]uint64, len(r.Ledger))
-	last := map[string]int{} // per key: the highest N that arrived
+	seen := make(map[string]Arrival, len(r.Ledger)) // the last copy
+	last := map[string]int{}                        // per key: the highest N that arrived
 	for _, a := range r.Arrivals {
 		e, known := ledger[a.ID]
-		first, again := seen[a.ID]
+		before, again := seen[a.ID]
 		switch {
 		case !known:
 			v.Phantom++
 			example("phantom %s of key %s at position %d", a.ID, a.Key, a.Position)
 		case again:
 			v.Duplicates++
-			if !r.beside(a.At) {
+			if !r.between(before.At, a.At) {
 				v.Unattributed++
-				example("duplicate %s of key %s at positions %d and %d, beside no fault (%s)", a.ID, a.Key, first, a.Position, a.Relay)
+				example("duplicate %s of key %s at positions %d and %d, no fault between them (%s)", a.ID, a.Key, before.Position, a.Position, a.Relay)
 			}
+			seen[a.ID] = a
 		default:
-			seen[a.ID] = a.Position
+			seen[a.ID] = a
 			if e.N <= last[e.Key] {
 				v.Reordered++
 				example("key %s: message %d at position %d came after message %d", e.Key, e.N, a.Position, last[e.Key])
@@ -113,11 +115,11 @@ func Check(r Run) Verdict {
 	return v
 }
 
-// beside reports whether a fault happened shortly before.
-func (r Run) beside(at time.Time) bool {
+// between reports whether a fault happened between two copies, and shortly before the second.
+func (r Run) between(first, second time.Time) bool {
+	const slack = 250 * time.Millisecond // what was on its way when the fault was noted, and clocks
 	return slices.ContainsFunc(r.Faults, func(f Fault) bool {
-		d := at.Sub(f.At)
-		return d >= -100*time.Millisecond && d <= r.Beside
+		return first.Before(f.At.Add(slack)) && second.After(f.At.Add(-slack)) && second.Before(f.At.Add(r.Beside))
 	})
 }
 

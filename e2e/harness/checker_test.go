@@ -25,6 +25,8 @@ func TestCheckSeesEachKindOfDamage(t *testing.T) {
 		"phantom":      {arrivals: []Arrival{at("a1", 1, 0), at("a2", 2, 0), at("b1", 3, 0), at("x", 4, 0)}, want: Verdict{Sent: 3, Arrived: 3, Phantom: 1}},
 		"reordered":    {arrivals: []Arrival{at("a2", 1, 0), at("a1", 2, 0), at("b1", 3, 0)}, want: Verdict{Sent: 3, Arrived: 3, Reordered: 1}},
 		"attributed":   {arrivals: []Arrival{at("a1", 1, 0), at("a2", 2, 0), at("b1", 3, 0), at("a1", 4, 12)}, faults: kill, want: Verdict{Sent: 3, Arrived: 3, Duplicates: 1}},
+		"both after":   {arrivals: []Arrival{at("a1", 1, 11), at("a2", 2, 11), at("b1", 3, 11), at("a1", 4, 12)}, faults: kill, want: Verdict{Sent: 3, Arrived: 3, Duplicates: 1, Unattributed: 1}},
+		"too late":     {arrivals: []Arrival{at("a1", 1, 0), at("a2", 2, 0), at("b1", 3, 0), at("a1", 4, 16)}, faults: kill, want: Verdict{Sent: 3, Arrived: 3, Duplicates: 1, Unattributed: 1}},
 		"unattributed": {arrivals: []Arrival{at("a1", 1, 0), at("a2", 2, 0), at("b1", 3, 0), at("a1", 4, 9)}, faults: kill, want: Verdict{Sent: 3, Arrived: 3, Duplicates: 1, Unattributed: 1}},
 	} {
 		got := Check(Run{Ledger: ledger, Arrivals: c.arrivals, Faults: c.faults, Beside: 5 * time.Second})
