@@ -95,9 +95,10 @@ func checkVersion(ctx context.Context, pool *pgxpool.Pool, d config.Database) er
 	}
 	s, err := migrator.Status(ctx)
 	if e := (*outbox.Error)(nil); errors.As(err, &e) {
-		reading := *e
-		reading.Op = "read the outbox's version"
-		return &reading
+		return err
+	}
+	if inner := errors.Unwrap(err); inner != nil { // it speaks of migrations, which nobody asked about
+		return fmt.Errorf("read the outbox's version: %w", inner)
 	}
 	if err != nil {
 		return err

@@ -105,5 +105,8 @@ func TestADatabaseThatDoesNotAnswer(t *testing.T) {
 		if r.code != exitUnreachable || strings.Contains(r.err, "topsecret") || !strings.Contains(r.err, "postgres://app:***@127.0.0.1:1/shop") || r.out != "" {
 			t.Errorf("%s: got %+v", command, r)
 		}
+		if strings.Contains(r.err, "migrat") != strings.HasPrefix(command, "migrate ") && command != "migrate validate" {
+			t.Errorf("%s: speaks of what nobody asked about: %s", command, r.err)
+		}
 	}
 }
