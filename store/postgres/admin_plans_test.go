@@ -53,6 +53,7 @@ func millionMessages(t *testing.T) *adminOutbox {
 type node struct {
 	Type     string  `json:"Node Type"`
 	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
 	Rows     float64 `json:"Actual Rows"`
 	Loops    float64 `json:"Actual Loops"`
 	Hit      int     `json:"Shared Hit Blocks"`

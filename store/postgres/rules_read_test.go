@@ -75,9 +75,17 @@ func numbered(prefix string, n int) (texts []string) {
 	return texts
 }
 
-// buffers runs a statement as the session does, by a plan for its arguments and by one for any, and counts the pages of
-// the database that the worse one touches.
+// buffers counts the pages of the database that a statement touches by the worse of its plans.
 func (g *rig) buffers(q question) (most int) {
+	g.t.Helper()
+	for _, plan := range g.plans(q) {
+		most = max(most, plan.Hit+plan.Read)
+	}
+	return most
+}
+
+// plans runs a statement as the session does, by a plan for its arguments and by one for any, and undoes what it did.
+func (g *rig) plans(q question) (plans []node) {
 	g.t.Helper()
 	ctx := g.t.Context()
 	conn, err := pgx.Connect(ctx, g.URL)
@@ -95,8 +103,11 @@ func (g *rig) buffers(q question) (most int) {
 		if err != nil {
 			g.t.Fatal(err)
 		}
-		literals[i] = "'" + strings.ReplaceAll(string(text), "'", "''") + "'"
+		if literals[i] = "NULL"; text != nil {
+			literals[i] = "'" + strings.ReplaceAll(string(text), "'", "''") + "'"
+		}
 	}
+	undone := errors.New("done, and undone")
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 		var text []byte
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -107,18 +118,21 @@ func (g *rig) buffers(q question) (most int) {
 				return err
 			}
 			call := "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE asked(" + strings.Join(literals, ", ") + ")"
-			return tx.QueryRow(ctx, call, pgx.QueryExecModeSimpleProtocol).Scan(&text)
+			if err := tx.QueryRow(ctx, call, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
+				return err
+			}
+			return undone
 		})
-		if err != nil {
+		if !errors.Is(err, undone) {
 			g.t.Fatal(err)
 		}
-		var plans []struct{ Plan node }
-		if err := json.Unmarshal(text, &plans); err != nil {
+		var explained []struct{ Plan node }
+		if err := json.Unmarshal(text, &explained); err != nil {
 			g.t.Fatal(err)
 		}
-		most = max(most, plans[0].Plan.Hit+plans[0].Plan.Read)
+		plans = append(plans, explained[0].Plan)
 	}
-	return most
+	return plans
 }
 
 // probe lets every statement that asks for the incarnation's token fail unless its transaction is READ COMMITTED.

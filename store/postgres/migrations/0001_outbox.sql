@@ -197,7 +197,7 @@ CREATE TABLE outbox_dead (
     CHECK (NOT (blocks AND partition_key = ''))
 );
 CREATE INDEX :outbox_dead_id ON outbox_dead (id);       -- each insert into the log asks by id alone
-CREATE INDEX :outbox_dead_blocks ON outbox_dead (sink, partition_id, partition_key) WHERE blocks;
+CREATE INDEX :outbox_dead_blocks ON outbox_dead (sink, partition_id, partition_key, place) WHERE blocks;
 CREATE INDEX :outbox_dead_newest ON outbox_dead (txid DESC, seq DESC);
 
 -- One failed attempt.

@@ -15,9 +15,7 @@ SELECT (SELECT coalesce((extract(epoch FROM (SELECT due_at FROM next) - at) * 10
        , NULL::bigint, NULL::text, NULL::int, NULL::int
 UNION ALL
 (SELECT NULL, m.reason = 'scheduled' AND m.partition_key <> '' AND (
-            EXISTS (SELECT FROM outbox_parked k WHERE k.sink = $1 AND k.partition_id = m.partition_id
-                    AND k.partition_key = m.partition_key AND k.reason <> 'scheduled')
-            OR EXISTS (SELECT FROM outbox_dead d WHERE d.sink = $1 AND d.partition_id = m.partition_id
-                       AND d.partition_key = m.partition_key AND d.blocks)),
+--:waits
+       ),
 --:parked
  FROM due m ORDER BY m.due_at, m.place, m.seq);

@@ -7,23 +7,22 @@ WITH
 --:now
 , p AS MATERIALIZED (
     SELECT * FROM unnest($5::int[], $6::bigint[]) p(part, l)),
--- By index alone, as far as rows are all-visible.
+-- Where the rows lie, so that each is looked up once by its place and not again by an index: within a statement it stays.
 found AS MATERIALIZED (
-    SELECT m.txid, m.seq FROM unnest($2::text[]) x CROSS JOIN LATERAL (
-        SELECT txid, seq FROM outbox_messages
+    SELECT m.seq, m.tid FROM unnest($2::text[]) x CROSS JOIN LATERAL (
+        SELECT seq, ctid AS tid FROM outbox_messages
         WHERE txid = x::xid8 AND seq > greatest($3::bigint, $8::bigint) AND seq <= $4 ORDER BY seq LIMIT :page) m
     ORDER BY m.seq LIMIT :page),
 sized AS MATERIALIZED (
-    SELECT o.partition_id, f.seq, sum(octet_length(o.payload)) OVER (ORDER BY f.seq) AS bytes, row_number() OVER (ORDER BY f.seq) AS n
-    FROM found f CROSS JOIN LATERAL (
-        SELECT partition_id, payload FROM outbox_messages o WHERE o.txid = f.txid AND o.seq = f.seq LIMIT 1) o),
+    SELECT f.seq, f.tid, sum(octet_length(o.payload)) OVER (ORDER BY f.seq) AS bytes, row_number() OVER (ORDER BY f.seq) AS n
+    FROM found f CROSS JOIN LATERAL (SELECT payload FROM outbox_messages o WHERE o.ctid = f.tid LIMIT 1) o),
 page AS MATERIALIZED (
-    SELECT partition_id, seq FROM sized WHERE bytes <= $7 OR n = 1)
+    SELECT seq, tid FROM sized WHERE bytes <= $7 OR n = 1)
 SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token::text FROM now), ''),
        (SELECT array[coalesce(max(seq), 0)::bigint, count(*), (SELECT count(*) FROM found)] FROM page),
 --:norow
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
 --:record
-FROM page JOIN p ON p.part = page.partition_id AND page.seq <= p.l
-CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = page.partition_id AND o.seq = page.seq LIMIT 1) m;
+FROM page CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.ctid = page.tid LIMIT 1) m
+JOIN p ON p.part = m.partition_id AND m.seq <= p.l;

@@ -1,0 +1,197 @@
+package postgres
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
+)
+
+// insertMany writes n messages of 1,000 keys in one transaction.
+func (g *rig) insertMany(n int) {
+	g.t.Helper()
+	g.Exec(g.t, `INSERT INTO `+g.Table("messages")+` (topic, type, partition_key, payload)
+		SELECT 'orders', 'OrderPaid', 'key-' || i % 1000, '\x00' FROM generate_series(1, $1::int) i`, n)
+}
+
+// asked are the statements of a round of a relay, by their names: reads of all kinds, a settle with every verdict, and
+// what is asked of parked messages.
+func (g *rig) asked(tr *trace, s *Session, hot string) map[string]question {
+	g.t.Helper()
+	tr.take()
+	small := store.Room{Messages: 64, Bytes: 1 << 20, Partitions: held(s)}
+	for range 2 {
+		p, err := s.Read(g.t.Context(), small)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		m := done(p)
+		for i, part := range p.Parts {
+			r := part.Records[0]
+			v := store.Verdict{
+				Partition: part.Partition, Seq: r.Seq, ID: r.ID, Key: r.Key, Code: "test/code", Attempts: 1,
+				To: store.Park, Reason: store.ReasonRetry, Due: time.Hour, Tried: &store.Attempt{No: 1, Outcome: "retry", Code: "test/code"},
+			}
+			if i%2 == 0 {
+				v.To, v.Blocks = store.Dead, true
+			}
+			m.Verdicts = append(m.Verdicts, v)
+		}
+		g.settle(s, m)
+	}
+	none := small
+	none.Messages = 0
+	if _, err := s.Read(g.t.Context(), none); err != nil {
+		g.t.Fatal(err)
+	}
+	late, _ := tr.take()
+	g.settle(s, store.Settlement{})
+	if _, err := s.Heads(g.t.Context(), held(s), 512); err != nil {
+		g.t.Fatal(err)
+	}
+	if _, err := s.Followers(g.t.Context(), store.Key{Partition: outbox.PartitionOf(hot, outbox.ID{}, 64), Key: hot}, store.Place{}, small); err != nil {
+		g.t.Fatal(err)
+	}
+	g.renew(s)
+	if _, err := s.load(g.t.Context()); err != nil {
+		g.t.Fatal(err)
+	}
+	more, _ := tr.take()
+	all := map[string]question{"late rows alone": late[len(late)-1]}
+	for _, q := range append(late[:len(late)-1], more...) {
+		all[q.name] = q
+	}
+	for _, name := range []string{"settle", "settle_verdicts"} { // for the row that there is now, or nothing of it would run
+		all[name].args[2] = s.no
+	}
+	free := g.store.text("free")
+	all["free"] = question{name: "free", sql: free, args: []any{s.member.ID.String()}}
+	return all
+}
+
+// The statements of a relay go along their indexes at a million messages that wait and 100,000 that are parked behind one
+// key, with the statistics of a thousand rows, with none, and with good ones; by plans for their arguments and by generic
+// ones. What they touch is as much as at a thousand, but for a page of the index here and there.
+func TestPlansOfTheRelayAtAMillionMessages(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("writes a million rows")
+	}
+	const hot = "hot"
+	hotIn := outbox.PartitionOf(hot, outbox.ID{}, 64)
+	g, tr := newRig(t, 64).traced()
+	tables := []string{"messages", "parked", "dead", "attempts"}
+	for _, table := range tables {
+		g.Exec(t, `ALTER TABLE `+g.Table(table)+` SET (autovacuum_enabled = off)`)
+	}
+	s := g.join(func(r *store.Relay) { r.Page = 64 })
+	tr.know(s)
+	g.insertMany(1000)
+	park := func(from, to int) {
+		g.Exec(t, `INSERT INTO `+g.Table("parked")+` (sink, place, `+copiedColumns+`, reason, due_at)
+			SELECT 'orders', seq, $4, $3, `+strings.Replace(copiedColumns, "partition_id, partition_key,", "", 1)+`,
+			       CASE WHEN seq = 1 THEN 'retry' ELSE 'behind' END, CASE WHEN seq = 1 THEN now() + interval '1 hour' END
+			FROM `+g.Table("messages")+` WHERE seq BETWEEN $1 AND $2`, from, to, hot, hotIn)
+	}
+	park(1, 500)
+	measure := func() (touched map[string]int) {
+		touched = map[string]int{}
+		for name, q := range g.asked(tr, s, hot) {
+			for _, plan := range g.plans(q) {
+				touched[name] = max(touched[name], plan.Hit+plan.Read)
+				plan.walk(func(n node) {
+					big := slices.ContainsFunc(tables, func(table string) bool { return strings.HasSuffix(n.Relation, table) })
+					if n.Type == "Seq Scan" && big && n.Loops > 0 {
+						t.Errorf("%s reads %s from its beginning", name, n.Relation)
+					}
+					if n.Type == "Sort" && n.Rows*n.Loops > 10_000 {
+						t.Errorf("%s sorts %.0f rows", name, n.Rows*n.Loops)
+					}
+				})
+			}
+		}
+		return touched
+	}
+	for _, table := range tables {
+		g.Exec(t, `ANALYZE `+g.Table(table))
+	}
+	first := measure()
+	t.Logf("1,000: %v", first)
+	g.insertMany(1_000_000)
+	park(1001, 101_000)
+	for _, statistics := range []struct{ name, before string }{
+		{"of 1,000 rows", ""},
+		{"none", `DELETE FROM pg_statistic WHERE starelid = $1::regclass`},
+		{"good", ""},
+	} {
+		for _, table := range tables {
+			switch {
+			case statistics.name == "good":
+				g.Exec(t, `ANALYZE `+g.Table(table))
+			case statistics.before != "":
+				g.Exec(t, statistics.before, g.Table(table))
+			}
+		}
+		touched := measure()
+		t.Logf("statistics %s: %v", statistics.name, touched)
+		for _, name := range slices.Sorted(maps.Keys(touched)) {
+			if touched[name] > first[name]+most(name) {
+				t.Errorf("statistics %s: %s touches %d pages, at 1,000 messages %d", statistics.name, name, touched[name], first[name])
+			}
+		}
+	}
+	if want := []string{"followers", "free", "heads", "late rows alone", "lock_lines", "look", "promote", "read_shares", "reload", "settle", "settle_verdicts"}; !slices.Equal(
+		slices.Sorted(maps.Keys(first)), want) {
+		t.Errorf("measured %v, want %v", slices.Sorted(maps.Keys(first)), want)
+	}
+}
+
+// most is how many pages more a statement may touch.
+func most(name string) int {
+	switch name {
+	case "read_shares", "settle_verdicts", "promote": // a level of an index more, for each row
+		return 500
+	case "heads", "free", "look": // a page or two for each partition
+		return 2 * 64
+	}
+	return 10
+}
+
+// A page of a late pass costs its own rows, however many there are.
+func TestALatePageTouchesFewPages(t *testing.T) {
+	t.Parallel()
+	const page = 256
+	g, tr := newRig(t, 16).traced()
+	s := g.join(pages(page))
+	tr.know(s)
+	bulk := g.open()
+	bulk.exec(`INSERT INTO ` + g.Table("messages") + ` (topic, type, partition_key, payload)
+		SELECT 'orders', 'OrderPaid', 'key-' || i % 1000, '\x00' FROM generate_series(1, 50000) i`)
+	g.write("a", "1")
+	g.drain(s)
+	bulk.commit()
+	tr.take()
+	found := 0
+	for i := range 100 {
+		g.settle(s, done(g.read(s)))
+		asked, _ := tr.take()
+		for _, q := range asked {
+			if q.name != "read_page" || i%10 != 0 {
+				continue
+			}
+			found++
+			if got := g.buffers(q); got > 4*page {
+				t.Errorf("page %d touches %d pages of the database, want at most %d", i, got, 4*page)
+			} else if found == 1 {
+				t.Logf("a page of %d rows touches %d pages", page, got)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("%d pages of a late pass were measured", found)
+	}
+}
