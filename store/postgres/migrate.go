@@ -24,11 +24,12 @@ type MigrateConfig struct {
 	// Partitions of a new outbox, a power of two up to MaxPartitions; default DefaultPartitions. An outbox that exists keeps
 	// its number: another one here is refused, 0 is not.
 	Partitions int
-	// Grants runs the shipped grants too. The roles onward_producer, onward_relay, onward_admin and onward_viewer must exist:
-	// roles belong to the whole server, so nothing here makes them.
+	// Grants runs the shipped grants too. The roles must exist: they belong to the whole server, so nothing here makes them.
 	Grants bool
+	Roles  Roles // of the grants; default onward_producer, onward_relay, onward_admin, onward_viewer
 	// LockTimeout is how long a step waits for a table's lock, because everybody else waits behind it; default 5 s. The
-	// step is then undone and an error says so: run it again.
+	// step is then undone and an error says so: run it again. Steps outside a transaction wait as long as it takes: nobody
+	// waits behind them.
 	LockTimeout time.Duration
 	// Report, where set, is called before each step runs.
 	Report func(Migration)
@@ -64,6 +65,9 @@ func NewMigrator(pool *pgxpool.Pool, c MigrateConfig) (*Migrator, error) {
 			return nil, err
 		}
 	}
+	if err := c.Roles.validate(); err != nil {
+		return nil, err
+	}
 	if c.LockTimeout < 0 || c.LockTimeout > 0 && c.LockTimeout < time.Millisecond {
 		return nil, &outbox.Error{
 			Code: outbox.ErrConfigInvalid.Code, Op: "postgres configuration",
@@ -81,6 +85,7 @@ type MigrationStatus struct {
 	Version    int // 0: there is no outbox
 	Target     int // of this program
 	Partitions int // 0: there is no outbox
+	Applied    []Migration
 	Pending    []Migration
 }
 
@@ -95,7 +100,8 @@ func (m *Migrator) Status(ctx context.Context) (MigrationStatus, error) {
 		s.Version, s.Partitions = have.version, have.partitions
 		steps := m.steps(m.partitions(have))
 		s.Target = len(steps)
-		s.Pending = steps[min(have.version, len(steps)):]
+		at := min(have.version, len(steps))
+		s.Applied, s.Pending = steps[:at:at], steps[at:]
 		return nil
 	})
 	return s, err
@@ -104,11 +110,12 @@ func (m *Migrator) Status(ctx context.Context) (MigrationStatus, error) {
 // Up runs the steps that are missing, each in a transaction of its own (but for those that cannot), and then the grants
 // where the configuration asks for them. What was done stays done when a later step fails.
 //
-// Errors: store.ErrDatabaseUnsupported (before PostgreSQL 14, or not UTF8), store.ErrSchemaNew, outbox.ErrConfigInvalid
-// (another number of partitions than the outbox has), or the database's own.
+// Errors: store.ErrDatabaseUnsupported (before PostgreSQL 14, not UTF8, a standby), store.ErrSchemaNew, outbox.ErrConfigInvalid
+// (another number of partitions than the outbox has, a role that does not exist), ErrForbidden (the database's user may not),
+// store.ErrStateConflict (another transaction held a lock for LockTimeout: run it again), or the database's own.
 func (m *Migrator) Up(ctx context.Context) error {
 	return m.onConnection(ctx, "migrate", func(conn *pgx.Conn) error {
-		if err := checkServer(ctx, conn); err != nil {
+		if err := checkServer(ctx, conn, "migrate"); err != nil {
 			return err
 		}
 		for {
@@ -129,39 +136,12 @@ func (m *Migrator) Up(ctx context.Context) error {
 
 func (m *Migrator) grant(ctx context.Context, conn *pgx.Conn) error {
 	return m.transaction(ctx, conn, func(tx pgx.Tx) error {
-		if err := execAll(ctx, tx.Conn(), m.names.grants()); err != nil {
-			return hinted(err, "undefined_object", "create the roles first: `onward migrate print --grants` prints the statements")
-		}
-		return nil
+		return refusedBy(execAll(ctx, tx.Conn(), m.config.Roles.in(m.names.grants())), "the grants")
 	})
-}
-
-// checkServer refuses what cannot hold an outbox.
-func checkServer(ctx context.Context, conn *pgx.Conn) error {
-	var version int
-	var text, encoding string
-	err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_version'), current_setting('server_encoding')`).
-		Scan(&version, &text, &encoding)
-	switch {
-	case err != nil:
-		return err
-	case version < 140000:
-		return &outbox.Error{Code: store.ErrDatabaseUnsupported.Code, Detail: "the server is PostgreSQL " + text, Hint: "PostgreSQL 14 or newer is needed"}
-	case encoding != "UTF8":
-		return &outbox.Error{
-			Code: store.ErrDatabaseUnsupported.Code, Detail: "the database's encoding is " + encoding,
-			Hint: "create a database with ENCODING 'UTF8'",
-		}
-	}
-	return nil
 }
 
 // installed is what outbox_meta says; version 0: nothing is installed.
 type installed struct{ version, partitions int }
-
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
 
 func (m *Migrator) version(ctx context.Context, q querier) (installed, error) {
 	var have installed
@@ -226,7 +206,7 @@ func (m *Migrator) step(ctx context.Context, conn *pgx.Conn) (done bool, err err
 	next, err := m.pending(ctx, conn)
 	switch {
 	case err != nil:
-		return false, err
+		return false, refusedBy(err, "schema "+m.names.schema)
 	case next == nil:
 		return true, nil
 	case !next.Transaction:
@@ -252,33 +232,6 @@ func (m *Migrator) step(ctx context.Context, conn *pgx.Conn) (done bool, err err
 	})
 }
 
-// stepAlone runs a step outside a transaction, under a lock of the session: behind a pooler such a step needs a direct
-// connection.
-func (m *Migrator) stepAlone(ctx context.Context, conn *pgx.Conn, next Migration) (err error) {
-	if err := m.tryUntil(ctx, conn, `SELECT pg_try_advisory_lock(hashtextextended($1, 0))`); err != nil {
-		return err
-	}
-	defer func() {
-		_, unlock := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(hashtextextended($1, 0))`, m.lock())
-		err = errors.Join(err, unlock)
-	}()
-	if now, err := m.pending(ctx, conn); err != nil || now == nil || now.Version != next.Version {
-		return err
-	}
-	if m.config.Report != nil {
-		m.config.Report(next)
-	}
-	for _, statement := range strings.Split(next.SQL, ";\n") {
-		if strings.TrimSpace(statement) == "" {
-			continue
-		}
-		if err := execAll(ctx, conn, statement); err != nil {
-			return stepError(next, err)
-		}
-	}
-	return m.setVersion(ctx, conn, next.Version)
-}
-
 func (m *Migrator) setVersion(ctx context.Context, conn *pgx.Conn, version int) error {
 	_, err := conn.Exec(ctx, m.names.sql(`INSERT INTO outbox_meta (name, value) VALUES ('schema', $1)
 		ON CONFLICT (name) DO UPDATE SET value = excluded.value`), strconv.Itoa(version))
@@ -293,7 +246,7 @@ func (m *Migrator) createSchema(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	_, err = tx.Exec(ctx, `CREATE SCHEMA "`+m.names.schema+`"`)
-	return err
+	return refusedBy(err, "schema "+m.names.schema)
 }
 
 // transaction runs f under the outbox's lock, with our own settings and nobody's search_path.
@@ -364,7 +317,7 @@ func (m *Migrator) onConnection(ctx context.Context, op string, f func(*pgx.Conn
 // Grants only the grants are written.
 func (m *Migrator) Print(w io.Writer) error {
 	if m.config.Grants {
-		_, err := io.WriteString(w, m.names.grants())
+		_, err := io.WriteString(w, m.config.Roles.in(m.names.grants()))
 		return err
 	}
 	var b strings.Builder
@@ -390,16 +343,34 @@ func execAll(ctx context.Context, conn *pgx.Conn, sql string) error {
 }
 
 func stepError(s Migration, err error) error {
-	return fmt.Errorf("step %s: %w", s, hinted(err, "lock_not_available",
-		"another transaction holds a lock that this step needs: run it again, or give it more time"))
+	return refusedBy(err, "step "+s.String()+" (locks: "+s.Locks+")")
 }
 
-var sqlStates = map[string]string{"lock_not_available": "55P03", "undefined_object": "42704"}
+// ErrForbidden: the database does not let this user do it.
+var ErrForbidden = &outbox.Error{Code: "onward/forbidden", Detail: "the database's user lacks a right"}
 
-// hinted adds a hint to the database's error of that condition.
-func hinted(err error, condition, hint string) error {
-	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == sqlStates[condition] {
-		return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Detail: "refused by the database", Hint: hint, Err: err}
+// refusedBy says what the database's refusal of a part of a migration means for people.
+func refusedBy(err error, part string) error {
+	pg := (*pgconn.PgError)(nil)
+	if !errors.As(err, &pg) || outbox.CodeOf(err) != "" {
+		return err
 	}
-	return err
+	switch pg.Code {
+	case "55P03": // lock_not_available
+		return &outbox.Error{
+			Code: store.ErrStateConflict.Code, Detail: part + ": another transaction holds a lock that it needs", Err: err,
+			Hint: "nothing of this step was done: run it again once that transaction has ended, or give it more time (--lock-timeout)",
+		}
+	case "42501": // insufficient_privilege
+		return &outbox.Error{
+			Code: ErrForbidden.Code, Detail: part + ": the database's user lacks a right", Err: err,
+			Hint: "migrate as the owner of the tables; for a new outbox as a user with CREATE on the database, or on the schema where that exists",
+		}
+	case "42704": // undefined_object
+		return &outbox.Error{
+			Code: outbox.ErrConfigInvalid.Code, Detail: part + ": a role does not exist", Err: err,
+			Hint: "create the roles first: `onward migrate print --grants` prints the statements",
+		}
+	}
+	return fmt.Errorf("%s: %w", part, err)
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"embed"
 	"fmt"
+	"iter"
 	"math/bits"
 	"path"
 	"regexp"
@@ -44,26 +45,37 @@ const noTransactionLine = "\n-- transaction: none\n"
 // migrations returns all steps in order, for an outbox of n partitions. It panics on a file that is not as it must be:
 // the files are part of the program.
 func (n names) migrations(partitions int) []Migration {
-	entries, err := migrationFiles.ReadDir("migrations")
-	if err != nil {
-		panic(err)
-	}
 	var all []Migration
-	for i, e := range entries {
-		text, err := migrationFiles.ReadFile(path.Join("migrations", e.Name()))
-		if err != nil {
-			panic(err)
-		}
-		parts, locks := migrationName.FindStringSubmatch(e.Name()), locksLine.FindStringSubmatch(string(text))
-		if parts == nil || parts[1] != fmt.Sprintf("%04d", i+1) || locks == nil {
-			panic("migration " + e.Name() + ": want NNNN_name.sql, numbered without gaps, that begins with -- locks:")
+	for name, text := range migrationTexts() {
+		parts, locks := migrationName.FindStringSubmatch(name), locksLine.FindStringSubmatch(text)
+		if parts == nil || parts[1] != fmt.Sprintf("%04d", len(all)+1) || locks == nil {
+			panic("migration " + name + ": want NNNN_name.sql, numbered without gaps, that begins with -- locks:")
 		}
 		all = append(all, Migration{
-			Version: i + 1, Name: parts[2], Locks: n.bare(locks[1]),
-			Transaction: !strings.Contains(string(text), noTransactionLine), SQL: n.expand(string(text), partitions),
+			Version: len(all) + 1, Name: parts[2], Locks: n.bare(locks[1]),
+			Transaction: !strings.Contains(text, noTransactionLine), SQL: n.expand(text, partitions),
 		})
 	}
 	return all
+}
+
+// migrationTexts yields the steps' files in order: name and text.
+func migrationTexts() iter.Seq2[string, string] {
+	return func(yield func(name, text string) bool) {
+		entries, err := migrationFiles.ReadDir("migrations")
+		if err != nil {
+			panic(err)
+		}
+		for _, e := range entries {
+			text, err := migrationFiles.ReadFile(path.Join("migrations", e.Name()))
+			if err != nil {
+				panic(err)
+			}
+			if !yield(e.Name(), string(text)) {
+				return
+			}
+		}
+	}
 }
 
 // schemaVersion is the version that this program works with.

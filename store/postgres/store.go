@@ -69,7 +69,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
 // standby), store.ErrSchemaMissing, store.ErrSchemaOld, store.ErrSchemaNew; anything else is the database's own.
 func (s *Store) Info(ctx context.Context) (store.Info, error) {
 	const op = "open outbox"
-	if err := s.checkServer(ctx, op); err != nil {
+	if err := checkServer(ctx, s.pool, op); err != nil {
 		return store.Info{}, err
 	}
 	var version, schema, partitions string
@@ -103,12 +103,16 @@ func (s *Store) refuse(op string, sentinel *outbox.Error, detail string) error {
 	return &outbox.Error{Code: sentinel.Code, Op: op, Detail: detail, Hint: "run: onward migrate up"}
 }
 
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // checkServer asks only what any server can answer, tables or not.
-func (s *Store) checkServer(ctx context.Context, op string) error {
+func checkServer(ctx context.Context, q querier, op string) error {
 	var number int
 	var encoding, version string
 	var standby bool
-	if err := s.pool.QueryRow(ctx, s.text("server")).Scan(&number, &version, &encoding, &standby); err != nil {
+	if err := q.QueryRow(ctx, sessionFile("server")).Scan(&number, &version, &encoding, &standby); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	unsupported := func(detail, hint string) error {

@@ -55,12 +55,17 @@ it again.
 
 The number of partitions bounds how many relays can share the work; it is chosen once, for a new
 outbox. --grants gives the roles onward_producer, onward_relay, onward_admin and onward_viewer their
-rights; the roles must exist.`,
+rights, or roles of your own, by --role; the roles must exist.`,
 		Example: `  onward migrate up
-  onward migrate up --partitions 256 --grants`,
+  onward migrate up --partitions 256 --grants
+  onward migrate up --grants --role producer=orders_service --role viewer=support`,
 		Args: takes(0, 0, ""),
 	}
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	given := roleFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) (err error) {
+		if m.Roles, err = rolesOf(*given); err != nil {
+			return err
+		}
 		return a.withMigrator(c.Context(), m, func(ctx context.Context, migrator *postgres.Migrator) error {
 			if err := migrator.Up(ctx); err != nil {
 				return err
@@ -69,7 +74,7 @@ rights; the roles must exist.`,
 			if err != nil {
 				return err
 			}
-			return a.emitMigration(&s)
+			return a.emitMigration(&s, false)
 		})
 	}
 	c.Flags().IntVar(&m.Partitions, "partitions", 0, "`number` of partitions of a new outbox, a power of two; default 64")
@@ -78,10 +83,30 @@ rights; the roles must exist.`,
 	return c
 }
 
+func roleFlag(c *cobra.Command) *map[string]string {
+	return c.Flags().StringToString("role", nil, "who the grants are for: `kind=name`, kind is producer, relay, admin or viewer; default onward_ and the kind")
+}
+
+func rolesOf(given map[string]string) (postgres.Roles, error) {
+	var r postgres.Roles
+	names := map[string]*string{"producer": &r.Producer, "relay": &r.Relay, "admin": &r.Admin, "viewer": &r.Viewer}
+	for kind, name := range given {
+		at, known := names[kind]
+		if !known || name == "" {
+			return r, &outbox.Error{
+				Code: outbox.ErrConfigInvalid.Code, Op: "--role " + kind + "=" + name, Detail: "not a role of an outbox",
+				Hint: "write producer=NAME, relay=NAME, admin=NAME or viewer=NAME",
+			}
+		}
+		*at = name
+	}
+	return r, nil
+}
+
 func newMigrateStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "status",
-		Short:   "Show the version of the tables and the steps that are missing",
+		Short:   "Show the version of the tables, and which steps were run and are missing",
 		Example: `  onward migrate status -o json`,
 		Args:    takes(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -90,7 +115,7 @@ func newMigrateStatus(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.emitMigration(&s)
+				return a.emitMigration(&s, true)
 			})
 		},
 	}
@@ -100,6 +125,7 @@ type migrationView struct {
 	Version    int        `json:"version"` // 0: there are no tables
 	Target     int        `json:"target"`
 	Partitions int        `json:"partitions"`
+	Applied    []stepView `json:"applied"`
 	Pending    []stepView `json:"pending"`
 }
 
@@ -110,11 +136,8 @@ type stepView struct {
 	Transaction bool   `json:"transaction"`
 }
 
-func (a *app) emitMigration(s *postgres.MigrationStatus) error {
-	view := migrationView{Version: s.Version, Target: s.Target, Partitions: s.Partitions, Pending: []stepView{}}
-	for _, p := range s.Pending {
-		view.Pending = append(view.Pending, stepView{p.Version, p.Name, p.Locks, p.Transaction})
-	}
+func (a *app) emitMigration(s *postgres.MigrationStatus, asTable bool) error {
+	view := migrationView{Version: s.Version, Target: s.Target, Partitions: s.Partitions, Applied: stepViews(s.Applied), Pending: stepViews(s.Pending)}
 	switch {
 	case s.Version == 0:
 		a.say("there are no tables yet: `onward migrate up` creates them")
@@ -125,16 +148,27 @@ func (a *app) emitMigration(s *postgres.MigrationStatus) error {
 	default:
 		a.say("the tables are up to date: version %d, %s", s.Version, plural(s.Partitions, "partition"))
 	}
-	if a.output == outTable && len(s.Pending) == 0 {
+	if a.output == outTable && !asTable {
 		return nil
 	}
 	return a.emit(view, []any{view}, func() *table {
-		t := newTable("STEP", "TRANSACTION", "LOCKS")
+		t := newTable("STEP", "STATE", "TRANSACTION", "LOCKS")
+		for _, p := range s.Applied {
+			t.add(text(p.String()), text("applied"), yesCell(p.Transaction), text(p.Locks))
+		}
 		for _, p := range s.Pending {
-			t.add(text(p.String()), yesCell(p.Transaction), text(p.Locks))
+			t.add(text(p.String()), text("pending"), yesCell(p.Transaction), text(p.Locks))
 		}
 		return t
 	})
+}
+
+func stepViews(steps []postgres.Migration) []stepView {
+	views := make([]stepView, len(steps))
+	for i, s := range steps {
+		views[i] = stepView{s.Version, s.Name, s.Locks, s.Transaction}
+	}
+	return views
 }
 
 func newMigratePrint(a *app) *cobra.Command {
@@ -147,18 +181,22 @@ func newMigratePrint(a *app) *cobra.Command {
 		Example: `  onward migrate print > outbox.sql
   onward migrate print --grants | psql "$DATABASE_URL"`,
 		Args: takes(0, 0, ""),
-		RunE: func(*cobra.Command, []string) error {
-			c, err := a.load(config.NeedNothing)
-			if err != nil {
-				return err
-			}
-			m.Schema, m.TablePrefix = c.Database.Schema, c.Database.TablePrefix
-			migrator, err := postgres.NewMigrator(nil, m)
-			if err != nil {
-				return err
-			}
-			return migrator.Print(a.env.Out)
-		},
+	}
+	given := roleFlag(c)
+	c.RunE = func(*cobra.Command, []string) error {
+		c, err := a.load(config.NeedNothing)
+		if err != nil {
+			return err
+		}
+		if m.Roles, err = rolesOf(*given); err != nil {
+			return err
+		}
+		m.Schema, m.TablePrefix = c.Database.Schema, c.Database.TablePrefix
+		migrator, err := postgres.NewMigrator(nil, m)
+		if err != nil {
+			return err
+		}
+		return migrator.Print(a.env.Out)
 	}
 	c.Flags().IntVar(&m.Partitions, "partitions", 0, "`number` of partitions, a power of two; default 64")
 	c.Flags().BoolVar(&m.Grants, "grants", false, "print the grants instead")
@@ -169,24 +207,63 @@ func newMigrateValidate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate",
 		Short: "Check that the tables are what this program works with",
-		Long: `Checks that the tables are there and have this program's version, and that the database can hold an
-outbox. Exit code 0: a relay can start; 2: it would refuse.`,
+		Long: `Checks that the database can hold an outbox, that the tables are there and have this program's version,
+and that they, their indexes, triggers, functions and sequences are as the migrations made them; what is
+not is listed with what repairs it. It changes nothing. What others have added is left alone.
+
+Exit code 0: all is well; 2: a relay would refuse to start; 1: it would start, and something that it
+relies on is not as it must be.`,
 		Example: `  onward migrate validate && exec onward relay`,
 		Args:    takes(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withPool(c.Context(), func(ctx context.Context, pool *pgxpool.Pool, d config.Database) error {
-				s, err := openStore(ctx, pool, d, nil)
+			return a.withMigrator(c.Context(), postgres.MigrateConfig{}, func(ctx context.Context, m *postgres.Migrator) error {
+				faults, err := m.Validate(ctx)
+				if err != nil {
+					return migrateHint(err)
+				}
+				s, err := m.Status(ctx)
 				if err != nil {
 					return err
 				}
-				info, err := s.Info(ctx)
-				err = errors.Join(err, s.Close())
-				if err == nil {
-					a.say("%s, schema %d, %s: a relay can start", info.Database, info.Schema, plural(info.Partitions, "partition"))
-				}
-				return migrateHint(err)
+				return a.emitFaults(faults, &s)
 			})
 		},
+	}
+}
+
+type faultView struct {
+	Object  string `json:"object"`
+	Problem string `json:"problem"`
+	Repair  string `json:"repair"`
+}
+
+func (a *app) emitFaults(faults []postgres.Fault, s *postgres.MigrationStatus) error {
+	views, lines := make([]faultView, len(faults)), make([]any, len(faults))
+	for i, f := range faults {
+		views[i] = faultView(f)
+		lines[i] = views[i]
+	}
+	if len(faults) == 0 {
+		a.say("version %d, %s: a relay can start", s.Version, plural(s.Partitions, "partition"))
+	}
+	if a.output != outTable || len(faults) > 0 {
+		err := a.emit(map[string]any{"faults": views}, lines, func() *table {
+			t := newTable("OBJECT", "PROBLEM", "REPAIR")
+			for _, f := range faults {
+				t.add(text(f.Object), text(f.Problem), text(f.Repair))
+			}
+			return t
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return &outbox.Error{
+		Code: postgres.ErrSchemaChanged.Code, Op: "validate", Detail: "not as the migrations made it: " + plural(len(faults), "object"),
+		Hint: "run what stands under REPAIR, and validate again",
 	}
 }
 
