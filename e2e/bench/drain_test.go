@@ -53,7 +53,7 @@ func drains(b *testing.B, pool *pgxpool.Pool, n int, pipeline bool) {
 }
 
 // drain runs a relay on a new sink until the publisher has everything, lets it settle and leave, and says how long all of it took.
-func drain(b *testing.B, pool *pgxpool.Pool, p *noop) time.Duration {
+func drain(b testing.TB, pool *pgxpool.Pool, p *noop) time.Duration {
 	b.Helper()
 	sink := "drain-" + outbox.NewID().String()
 	began := time.Now()
@@ -80,4 +80,20 @@ func drain(b *testing.B, pool *pgxpool.Pool, p *noop) time.Duration {
 		b.Fatalf("the relay settled %d messages, want %d", got, p.want)
 	}
 	return took
+}
+
+// The write-ahead log of a relay is a cursor row for each settle: a few bytes a message, and less than 10 also for a small
+// backlog, in which the first and last settles count.
+func TestARelayWritesLittleForEachMessage(t *testing.T) {
+	t.Parallel()
+	const n = 50_000
+	pool := newDatabase(t)
+	fill(t, pool, n)
+	lsn := one[string](t, pool, `SELECT pg_current_wal_insert_lsn()::text`)
+	drain(t, pool, newNoop(false, n))
+	if got := walSince(t, pool, lsn) / n; got > 10 {
+		t.Errorf("the relay wrote %.1f bytes of log for each message, want at most 10", got)
+	} else {
+		t.Logf("the relay wrote %.1f bytes of log for each message", got)
+	}
 }

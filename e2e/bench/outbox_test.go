@@ -53,7 +53,7 @@ func messages(b *testing.B) int {
 
 // newDatabase starts a PostgreSQL of the benchmark's own, because the write-ahead log of a shared one is everybody's, with
 // durable settings and an empty outbox.
-func newDatabase(b *testing.B) *pgxpool.Pool {
+func newDatabase(b testing.TB) *pgxpool.Pool {
 	b.Helper()
 	if os.Getenv("ONWARD_TEST_POSTGRES_BIN") == "" {
 		b.Skip(`ONWARD_TEST_POSTGRES_BIN is not set: dev/services up postgres && eval "$(dev/services env)"`)
@@ -75,7 +75,7 @@ func newDatabase(b *testing.B) *pgxpool.Pool {
 }
 
 // fill writes n messages of random bytes, in transactions of 10,000, and leaves the table as autovacuum would.
-func fill(b *testing.B, pool *pgxpool.Pool, n int) {
+func fill(b testing.TB, pool *pgxpool.Pool, n int) {
 	b.Helper()
 	payload := make([]byte, payloadBytes)
 	_, _ = rand.Read(payload)
@@ -86,14 +86,14 @@ func fill(b *testing.B, pool *pgxpool.Pool, n int) {
 	exec(b, pool, `CHECKPOINT`)
 }
 
-func exec(b *testing.B, pool *pgxpool.Pool, sql string, args ...any) {
+func exec(b testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	b.Helper()
 	if _, err := pool.Exec(b.Context(), sql, args...); err != nil {
 		b.Fatalf("%.100s: %v", sql, err)
 	}
 }
 
-func one[T any](b *testing.B, pool *pgxpool.Pool, sql string, args ...any) (value T) {
+func one[T any](b testing.TB, pool *pgxpool.Pool, sql string, args ...any) (value T) {
 	b.Helper()
 	if err := pool.QueryRow(b.Context(), sql, args...).Scan(&value); err != nil {
 		b.Fatalf("%.100s: %v", sql, err)
@@ -101,7 +101,7 @@ func one[T any](b *testing.B, pool *pgxpool.Pool, sql string, args ...any) (valu
 	return value
 }
 
-func must(b *testing.B, err error) {
+func must(b testing.TB, err error) {
 	b.Helper()
 	if err != nil {
 		b.Fatal(err)
@@ -109,7 +109,7 @@ func must(b *testing.B, err error) {
 }
 
 // walSince is how much write-ahead log the server has made since lsn.
-func walSince(b *testing.B, pool *pgxpool.Pool, lsn string) float64 {
+func walSince(b testing.TB, pool *pgxpool.Pool, lsn string) float64 {
 	b.Helper()
 	return one[float64](b, pool, `SELECT (pg_current_wal_insert_lsn() - $1::pg_lsn)::float8`, lsn)
 }
