@@ -74,30 +74,38 @@ func (t *turn) round() {
 	t.reported, t.rounded, t.gained, t.released = c, now, 0, 0
 }
 
-// noteBroker says when publishing stops and goes on.
+// noteBroker says when publishing goes on, and from time to time that it does not.
 func (t *turn) noteBroker(now time.Time) {
 	open := t.machine.BreakerOpen()
 	switch {
 	case !open && t.absent:
-		t.relay.log.Info("the broker takes messages again")
+		t.relay.log.Info("the broker takes messages again", "sink", t.relay.config.Sinks[0].Name, "after", now.Sub(t.since).Round(time.Millisecond))
 	case open && t.absent && now.Sub(t.quiet) > 10*time.Second:
-		t.relay.log.Warn("still waiting for the broker: nothing is published, no message pays for it")
+		t.logAbsent("still waiting for the broker: nothing is published, no message pays for it", "for", now.Sub(t.since).Round(time.Second))
 		t.quiet = now
 	}
 	t.absent = open && t.absent
 }
 
-// noteProbe says why the broker is not used.
+// noteProbe says why the broker is not used; who reads the log later is told again, with the cause of then.
 func (t *turn) noteProbe(err error) {
-	if err == nil || t.absent {
+	if err == nil {
 		return
 	}
-	t.absent, t.quiet = true, time.Now()
-	log := t.relay.log.With("sink", t.relay.config.Sinks[0].Name, "error", err)
-	if hint := outbox.Hint(err); hint != "" {
-		log = log.With("hint", hint)
+	t.cause = err
+	if t.absent {
+		return
 	}
-	log.Warn("waiting for the broker: nothing is published, no message pays for it")
+	t.absent, t.since, t.quiet = true, time.Now(), time.Now()
+	t.logAbsent("waiting for the broker: nothing is published, no message pays for it")
+}
+
+func (t *turn) logAbsent(text string, args ...any) {
+	args = append(args, "sink", t.relay.config.Sinks[0].Name, "error", t.cause)
+	if hint := outbox.Hint(t.cause); hint != "" {
+		args = append(args, "hint", hint)
+	}
+	t.relay.log.Warn(text, args...)
 }
 
 // logDead says which messages gave up.

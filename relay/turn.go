@@ -45,8 +45,10 @@ type turn struct {
 	gained   int
 	released int
 	rounded  time.Time
-	quiet    time.Time // when the broker's absence was last logged
-	absent   bool
+	absent   bool      // the broker's check failed
+	since    time.Time // and began to
+	quiet    time.Time // when that was last logged
+	cause    error
 }
 
 // serve runs turns on a session until it ends. Only a graceful end, or a session that is over, returns.
