@@ -223,6 +223,35 @@ func TestWhatProducersMayNotDo(t *testing.T) {
 	}
 }
 
+// TestPsqlIsAProducer: the program, a plain INSERT, and the shipped grants of a producer.
+func TestPsqlIsAProducer(t *testing.T) {
+	t.Parallel()
+	db := newOutbox(t, 64)
+	said := psql(t, db, sqlOf(db, `SET ROLE onward_producer;
+		INSERT INTO outbox_messages (topic, type, partition_key, payload) VALUES ('orders', 'OrderPaid', 'order-7', '{"total": 12}');
+		INSERT INTO outbox_messages (topic, type, payload) VALUES ('orders', 'Noted', convert_to('back\slash ünï', 'UTF8')) RETURNING seq;
+		SELECT outbox_send_text('orders', 'OrderShipped', '{"total": 12}', key => 'order-7');`))
+	rows := rowsOf(t, db, "true")
+	if len(rows) != 3 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for i, want := range []outbox.Message{
+		{Type: "OrderPaid", Key: "order-7", Payload: []byte(`{"total": 12}`), ContentType: "application/octet-stream"},
+		{Type: "Noted", Payload: []byte(`back\slash ünï`), ContentType: "application/octet-stream"},
+		{Type: "OrderShipped", Key: "order-7", Payload: []byte(`{"total": 12}`), ContentType: "text/plain; charset=utf-8"},
+	} {
+		got := rows[i]
+		if got.Topic != "orders" || got.Type != want.Type || got.Key != want.Key || string(got.Payload) != string(want.Payload) || got.ContentType != want.ContentType ||
+			got.ID.IsZero() || got.Partition != outbox.PartitionOf(want.Key, got.ID, 64) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	receipt := outbox.Receipt{ID: rows[2].ID, Partition: rows[2].Partition, Seq: rows[2].Seq}
+	if want := fmt.Sprintf("%d\n%s", rows[1].Seq, strings.TrimSuffix(receipt.String(), "0")); !strings.HasPrefix(said, want) {
+		t.Errorf("psql printed %q, want %q", said, want)
+	}
+}
+
 func TestDefaultsOfAPlainInsert(t *testing.T) {
 	t.Parallel()
 	db := newOutbox(t, 64)
