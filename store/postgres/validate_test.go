@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
@@ -193,7 +194,12 @@ func TestValidateLeavesAloneWhatOthersAdded(t *testing.T) {
 		CREATE TABLE outbox_theirs (a int);
 		ALTER TABLE outbox_relays SET (fillfactor = 60, autovacuum_vacuum_threshold = 50)`))
 	viewer := *db
-	viewer.Pool = db.As(t, "onward_viewer") // reads outbox_meta, and nothing else is needed
+	// A viewer reads outbox_meta, and nothing else is needed. Its settings make the server write everything in another way.
+	viewer.Pool = db.As(t, "onward_viewer", func(c *pgxpool.Config) {
+		maps.Copy(c.ConnConfig.RuntimeParams, map[string]string{
+			"search_path": db.Schema, "TimeZone": "Asia/Tokyo", "DateStyle": "German", "quote_all_identifiers": "on",
+		})
+	})
 	if faults, err := migratorOf(t, &viewer, MigrateConfig{}).Validate(t.Context()); err != nil || faults != nil {
 		t.Errorf("%+v, %v", faults, err)
 	}
