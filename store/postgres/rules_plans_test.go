@@ -155,8 +155,8 @@ func most(name string) int {
 	switch name {
 	case "read_shares", "settle_verdicts", "promote": // a level of an index more, for each row
 		return 500
-	case "heads", "free", "look": // a page or two for each partition
-		return 2 * 64
+	case "heads", "free", "look": // some pages for each partition, whose rows are written again and again
+		return 4 * 64
 	}
 	return 10
 }

@@ -100,7 +100,11 @@ func TestMigrateGrantsToRolesOfAnyName(t *testing.T) {
 		}
 	}
 	d := newDatabase(t)
-	if r := d.run(t, "migrate", "up", "--grants", "--role", "relay=nobody_"+d.schema); r.code != exitUsage || !strings.Contains(r.err, "nobody_") || !strings.Contains(r.err, "create the roles first") {
+	none := []string{"migrate", "up", "--grants"}
+	for _, part := range []string{"producer", "relay", "admin", "viewer"} { // the server's own roles are others' business
+		none = append(none, "--role", part+"=nobody_"+d.schema)
+	}
+	if r := d.run(t, none...); r.code != exitUsage || !strings.Contains(r.err, "nobody_") || !strings.Contains(r.err, "create the roles first") {
 		t.Errorf("%+v", r)
 	}
 }
