@@ -54,29 +54,31 @@ func (m *Machine) publish() {
 		m.send(r.it, &b)
 	}
 	if len(b.items) < most {
-		m.publishFronts(&b, most)
+		m.publishFront(&b)
 	}
 	m.handOver(&b)
 }
 
-// fits reports whether the window has room. A message larger than the whole window goes alone.
+// fits reports whether the window has room. Its last place is for a message that everything published of its partition
+// waits for: were the window full of messages behind such ones, nothing could ever make room. A message larger than the
+// whole window goes alone.
 func (m *Machine) fits(it *item) bool {
-	return m.window.messages < m.rules.Messages &&
+	left := m.rules.Messages - m.window.messages
+	return (left > 1 || left == 1 && (it.parked || it.part.front() == it)) &&
 		(m.window.messages == 0 || m.window.bytes+it.size() <= m.rules.Bytes)
 }
 
-// publishFronts lets a message go that everything published of its partition waits for, though the window is full of
-// just that: nothing else could ever make room.
-func (m *Machine) publishFronts(b *batch, most int) {
-	if _, some := m.ready.peek(); !some {
+// publishFront gives the last place to a message in front of its partition that is ready, though others are before it. One
+// that is too large for what is left goes when nothing else is on its way, or will be settled.
+func (m *Machine) publishFront(b *batch) {
+	if _, some := m.ready.peek(); !some || m.window.messages >= m.rules.Messages {
 		return
 	}
+	still := len(m.tickets) == 0 && len(b.items) == 0 && m.settling == nil && !m.pending.any()
 	for _, p := range m.parts {
-		if p.held == 0 || len(b.items) >= most {
-			continue
-		}
-		if it := p.front(); it != nil && it.state == ready {
+		if it := p.front(); it != nil && it.state == ready && (m.fits(it) || still) {
 			m.send(it, b)
+			return
 		}
 	}
 }
