@@ -58,7 +58,8 @@ func (h *headRows) scan(rows pgx.Rows) error {
 		case d.err != nil:
 			return d.err
 		case d.bool(1):
-			h.join = append(h.join, p)
+			h.join = append(h.join, p) // and what it joins may be due: a row of its key further on
+			continue
 		case p.Key == "" || !seen[k]:
 			h.Due = append(h.Due, p)
 		}
