@@ -69,7 +69,7 @@ func adminSQL(n names) map[string]string {
 // readSettings hold for the statements of Admin. Each is written along an index and stops by a LIMIT; a planner that
 // expects to read most of a table anyway would start at its beginning, or sort it, and not know where the bound lies.
 // Compiling them takes longer than running them.
-const readSettings = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL enable_mergejoin = off"
+const readSettings = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_mergejoin = off"
 
 // read runs f in a read-only transaction that sees one moment.
 func (a *Admin) read(ctx context.Context, op string, f func(tx pgx.Tx) error) error {

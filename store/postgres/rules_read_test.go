@@ -99,7 +99,7 @@ func (g *rig) plans(q question) (plans []node) {
 	}
 	literals := make([]string, len(q.args))
 	for i, arg := range q.args {
-		text, err := conn.TypeMap().Encode(prepared.ParamOIDs[i], pgx.TextFormatCode, arg, nil)
+		text, err := conn.TypeMap().Encode(prepared.ParamOIDs[i], pgx.TextFormatCode, arg, []byte{})
 		if err != nil {
 			g.t.Fatal(err)
 		}

@@ -2,6 +2,8 @@
 now AS MATERIALIZED (
     SELECT pg_current_snapshot() AS s, (SELECT last_value FROM outbox_messages_seq_seq) AS top,
            (SELECT token FROM outbox_incarnation) AS token, clock_timestamp() AS at),
--- Whether any key of the sink may be blocked: nothing more is asked where nothing is parked or dead.
+-- Whether any key of the sink may be blocked: nothing more is asked where nothing is parked or dead. Each is the first of an
+-- index's order: where the sink has none and others have many, a planner would else go through the index of all ids.
 held AS MATERIALIZED (
-    SELECT EXISTS (SELECT FROM outbox_parked WHERE sink = $1) OR EXISTS (SELECT FROM outbox_dead WHERE sink = $1 AND blocks) AS blocked)
+    SELECT (SELECT true FROM outbox_parked WHERE sink = $1 ORDER BY partition_id, partition_key, place, seq LIMIT 1) IS NOT NULL
+        OR (SELECT true FROM outbox_dead WHERE sink = $1 AND blocks ORDER BY partition_id, partition_key, place LIMIT 1) IS NOT NULL AS blocked)
