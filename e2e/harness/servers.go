@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -173,9 +174,14 @@ func asUser(name, dir string) (*syscall.SysProcAttr, error) {
 	return attr, os.Chown(dir, int(uid), int(gid))
 }
 
-// freePort finds a port below the range of outgoing connections.
+var portsGiven atomic.Int64
+
+// freePort finds a port below the range of outgoing connections, and none twice: the server that one was found for may not
+// listen yet.
 func freePort() (int, error) {
-	for port := 20000 + os.Getpid()%5000; port < 32000; port++ {
+	const first, ports = 20000, 12000
+	for range ports {
+		port := first + (os.Getpid()+int(portsGiven.Add(1)))%ports
 		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			_ = l.Close()
