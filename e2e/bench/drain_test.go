@@ -2,9 +2,12 @@ package bench
 
 import (
 	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onwardhq/onward/outbox"
@@ -83,17 +86,49 @@ func drain(b testing.TB, pool *pgxpool.Pool, p *noop) time.Duration {
 }
 
 // The write-ahead log of a relay is a cursor row for each settle: a few bytes a message, and less than 10 also for a small
-// backlog, in which the first and last settles count.
+// backlog, in which the first and last settles count. It reads by the page and settles by the window.
 func TestARelayWritesLittleForEachMessage(t *testing.T) {
 	t.Parallel()
-	const n = 50_000
+	const n, page, window = 50_000, 2048, 1000 // as a relay has them by default
 	pool := newDatabase(t)
 	fill(t, pool, n)
+	var asked counter
+	config := pool.Config()
+	config.ConnConfig.Tracer = &asked
+	traced, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	t.Cleanup(traced.Close)
 	lsn := one[string](t, pool, `SELECT pg_current_wal_insert_lsn()::text`)
-	drain(t, pool, newNoop(false, n))
+	drain(t, traced, newNoop(false, n))
 	if got := walSince(t, pool, lsn) / n; got > 10 {
 		t.Errorf("the relay wrote %.1f bytes of log for each message, want at most 10", got)
-	} else {
-		t.Logf("the relay wrote %.1f bytes of log for each message", got)
+	}
+	if got := asked.reads.Load(); got < n/page || got > n/page+20 {
+		t.Errorf("%d messages were read by %d statements, want about one for %d", n, got, page)
+	}
+	if got := asked.settles.Load(); got < n/window || got > 3*n/window+20 {
+		t.Errorf("%d messages were settled by %d statements, want about one for %d", n, got, window)
 	}
 }
+
+// counter counts the statements of a pool that read messages, and those that settle.
+type counter struct{ reads, settles atomic.Int64 }
+
+func (c *counter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+func (*counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (c *counter) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
+	switch {
+	case strings.Contains(d.SQL, "DELETE FROM \"public\".outbox_cursors"):
+		c.settles.Add(1)
+	case strings.Contains(d.SQL, "\"public\".outbox_messages"):
+		c.reads.Add(1)
+	}
+}
+
+func (*counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (*counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
