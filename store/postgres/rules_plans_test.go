@@ -165,9 +165,9 @@ func TestPlansOfTheRelayAtAMillionMessages(t *testing.T) {
 // most is how many pages more a statement may touch.
 func most(name string) int {
 	switch name {
-	case "read_shares", "settle_verdicts", "promote": // a level of an index more, for each row
+	case "read_shares", "promote": // a level of an index more, for each row
 		return 100
-	case "heads", "free", "look", "settle": // some pages for each partition, whose rows are written again and again
+	case "heads", "free", "look", "settle", "settle_verdicts": // some pages for each partition, whose rows are written again and again
 		return 4 * 64
 	}
 	return 10
