@@ -97,8 +97,9 @@ type Session interface {
 	// late ones (committed after others with higher numbers) come from all. The page may be up to one Relay.Page longer
 	// than room.Messages for that reason.
 	Read(ctx context.Context, room Room) (Page, error)
-	// Heads returns parked messages that are due, heads of their keys, at most most; and when the next one will be. Other
-	// processes requeue and discard, so it is asked at least once a second.
+	// Heads returns parked messages that are due, heads of their keys, at most most; and when the next one will be. Those of
+	// partitions that were gained may wait until their first read. Other processes requeue and discard, so it is asked at
+	// least once a second.
 	Heads(ctx context.Context, partitions []int, most int) (Heads, error)
 	// Followers returns the parked messages of a key in their order, those after the place given.
 	Followers(ctx context.Context, k Key, after Place, room Room) ([]Parked, error)

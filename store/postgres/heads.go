@@ -10,29 +10,34 @@ import (
 	"github.com/onwardhq/onward/store"
 )
 
-// Heads returns parked messages that are due: at most one of each key. Errors: ErrReload.
+// headsAgain is when to ask for the heads of partitions whose first read is on its way.
+const headsAgain = 20 * time.Millisecond
+
+// Heads returns parked messages that are due: at most one of each key, none of a partition whose late rows of the time before
+// it was loaded have not been read. Errors: ErrReload.
 func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.Heads, error) {
 	const op = "read parked heads"
 	if err := s.usable(op); err != nil {
 		return store.Heads{}, err
 	}
+	s.mu.Lock()
+	parts, all := s.ledger.caughtUp(partitions)
+	s.mu.Unlock()
+	if len(parts) == 0 {
+		return store.Heads{Next: headsAgain}, nil
+	}
 	var found headRows
-	err := s.trip(ctx, false, "heads", []any{s.sink, numbers(partitions), most}, found.scan)
+	err := s.trip(ctx, false, "heads", []any{s.sink, parts, most}, found.scan)
 	if err == nil && len(found.join) > 0 {
 		err = s.lineUp(ctx, found.join)
 	}
 	if err != nil {
 		return store.Heads{}, s.fail(op, "nothing was read", err)
 	}
-	return found.Heads, nil
-}
-
-func numbers(partitions []int) []int32 {
-	all := make([]int32, len(partitions))
-	for i, p := range partitions {
-		all[i] = int32(p) //nolint:gosec // at most 16,384
+	if !all && (found.Next == 0 || found.Next > headsAgain) {
+		found.Next = headsAgain
 	}
-	return all
+	return found.Heads, nil
 }
 
 // headRows are the heads, and the scheduled messages that must join a line first.

@@ -52,6 +52,9 @@ type slot struct {
 	behind bool
 	more   bool // it may have rows that wait: it was not read to its end since it last gave all it was asked for
 	filled bool // gave all that the last read asked for
+	// caught: the late rows of the cursor that it was loaded with have come. Until then its parked rows do not go out: the
+	// read would not know them again, and they would come twice.
+	caught bool
 	// since is the read from which on the slot shares its group's positions.
 	since   uint64
 	entries []*entry
@@ -99,6 +102,16 @@ func (l *ledger) add(holdings []holding) {
 			member: h.member, durable: h.cursor,
 		}
 	}
+}
+
+// caughtUp lists those of the partitions whose parked rows may go out. all: none was left out.
+func (l *ledger) caughtUp(partitions []int) (parts []int32, all bool) {
+	for _, p := range partitions {
+		if s := l.slots[p]; s != nil && s.caught {
+			parts = append(parts, int32(p)) //nolint:gosec // at most 16,384
+		}
+	}
+	return parts, len(parts) == len(partitions)
 }
 
 // owned lists what is held, by partition.

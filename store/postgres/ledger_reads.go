@@ -24,6 +24,7 @@ type request struct {
 	room   []bool  // of each slot: fresh rows are welcome
 	tops   []int64 // of each group: the largest L
 	bound  int     // fresh rows in all
+	first  bool    // some slots are not caught up: late rows may have their outcome already
 }
 
 // next plans a read, or returns nil where nothing is held. Partitions in a late pass get nothing fresh until it has ended;
@@ -77,6 +78,7 @@ func (r *request) include(all []*slot, wanted func(*slot) bool) {
 		r.slots = append(r.slots, s)
 		r.group = append(r.group, g)
 		r.seqs = append(r.seqs, s.seq)
+		r.first = r.first || !s.caught
 	}
 	r.want = make([]int, len(r.slots))
 	r.room = make([]bool, len(r.slots))
@@ -201,6 +203,7 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 		n := late + r.freshShare(i, len(a.rows[i])-late, fresh)
 		fresh += n - late
 		keep[i] = n
+		s.caught = true
 		seqs := a.rows[i][:n:n]
 		l.take(s, seqs, late, a.snapshot, false)
 		if n > late {
@@ -306,6 +309,7 @@ func (l *ledger) recordPage(r *request, a *answer, keep []int) {
 		}
 		n := len(a.rows[i])
 		keep[i] = n
+		s.caught = s.caught || a.ended
 		l.take(s, a.rows[i], n, a.snapshot, true)
 	}
 	g := r.groups[0]

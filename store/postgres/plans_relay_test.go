@@ -140,7 +140,7 @@ func (m *million) round(parked int) []bounded {
 		named("settle_verdicts", 20*len(verdicts.Verdicts), append(settle.args, settle.verdicts.args(s.member.Name)...)...),
 		named("lock_lines", 200, sink, lines.keyPartitions),
 		named("promote", 40*len(lines.keys), sink, lines.keyPartitions, lines.keys, id),
-		named("heads", 20*512, sink, numbers(held(s)), 512),
+		named("heads", 20*512, sink, partitionsOf(s), 512),
 		named("line_up", 60*len(scheduled), sink, id, scheduled),
 		named("followers", 100, sink, m.hot[0], "hot0", int64(0), int64(0), 256, int64(1<<20)),
 		named("heartbeat", 60, id, token),
@@ -208,4 +208,11 @@ func (m *million) settleOf(s *Session, what store.Settlement) *outcome {
 	w := s.write(s.ledger.settle(what.Done, nil), what)
 	s.ledger.abort()
 	return w
+}
+
+func partitionsOf(s *Session) (parts []int32) {
+	for _, p := range held(s) {
+		parts = append(parts, int32(p)) //nolint:gosec // at most 16,384
+	}
+	return parts
 }

@@ -79,13 +79,13 @@ func (s *Session) question(r *request, room store.Room) (name string, args []any
 	case readWindow:
 		return "read_window", []any{s.sink, r.groups[0].pos.snapshot, parts, int64(room.Bytes), s.floor}
 	case readPass:
-		return "read_page", []any{s.sink, r.groups[0].txids, r.groups[0].pos.lateSeq, r.tops[0], parts, seqs, int64(s.member.PageBytes), s.floor}
+		return "read_page", []any{s.sink, r.groups[0].txids, r.groups[0].pos.lateSeq, r.tops[0], parts, seqs, int64(s.member.PageBytes), s.floor, r.first}
 	default:
 		snapshots := make([]string, len(r.groups))
 		for i, g := range r.groups {
 			snapshots[i] = g.pos.snapshot
 		}
-		return "read_shares", []any{s.sink, snapshots, r.tops, parts, groups, seqs, want, int64(s.member.PageBytes), int64(room.Bytes), s.floor}
+		return "read_shares", []any{s.sink, snapshots, r.tops, parts, groups, seqs, want, int64(s.member.PageBytes), int64(room.Bytes), s.floor, r.first}
 	}
 }
 

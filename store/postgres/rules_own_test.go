@@ -285,3 +285,76 @@ func TestAnOutcomeThatComesAgainStands(t *testing.T) {
 		}
 	}
 }
+
+// The snapshot of a row may stand before late rows that are settled, while another partition's are not. After a crash the
+// first read finds them again: those that have their outcome do not come, and until that read nothing that is parked goes
+// out, for afterwards nobody would know it again.
+func TestALateRowThatHasItsOutcomeDoesNotComeAgain(t *testing.T) {
+	t.Parallel()
+	for statement, more := range map[string]int{"read_shares": 0, "read_page": 40} {
+		t.Run(statement, func(t *testing.T) {
+			t.Parallel()
+			g, tr := newRig(t, 4).traced()
+			s := &stale{rig: g, Session: g.join(pages(16))}
+			tr.know(s.Session)
+			g.drain(s.Session)
+			late, keys := g.open(), keysIn(2, 4, 4)
+			late.write(keyIn(1, 4), "left")
+			late.write(keys[0], "parked")
+			late.write(keys[1], "dead")
+			late.write(keys[2], "discarded")
+			late.exec(`INSERT INTO `+g.Table("messages")+` (topic, type, partition_key, payload, available_at)
+				VALUES ('t', 'T', $1, 'scheduled', now() + interval '1 hour')`, keys[3])
+			late.write(keyIn(1, 4), numbered("left", more)...)
+			g.write("a", "early")
+			wantTexts(t, "at first", g.drain(s.Session), []string{"early"})
+			late.commit()
+			for len(s.page.Parts) == 0 {
+				s.page = g.read(s.Session)
+			}
+
+			tried := &store.Attempt{No: 1, Outcome: "retry", Code: "onward/rejected"}
+			m := done(s.page)
+			m.Done = slices.DeleteFunc(m.Done, func(d store.Done) bool { return d.Partition == 1 })
+			m.Verdicts = []store.Verdict{
+				verdictOf(s.record("parked"), store.Verdict{To: store.Park, Reason: store.ReasonRetry, Attempts: 1, Tried: tried}),
+				verdictOf(s.record("dead"), store.Verdict{To: store.Dead, Attempts: 1, Tried: tried}),
+				verdictOf(s.record("discarded"), store.Verdict{To: store.Dead, Attempts: 1, Tried: tried}),
+				verdictOf(s.record("scheduled"), store.Verdict{To: store.Park, Reason: store.ReasonScheduled}),
+			}
+			g.settle(s.Session, m)
+			admin, err := NewAdmin(g.Pool, Config{Schema: g.Schema, TablePrefix: g.Prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := admin.Discard(t.Context(), store.Act{Sink: "orders", ID: s.record("discarded").ID, Reason: "test"}); err != nil {
+				t.Fatal(err)
+			}
+
+			next := g.crash(s.Session, pages(16))
+			tr.know(next)
+			wantHeads := func(when string, want ...string) {
+				t.Helper()
+				h, err := next.Heads(t.Context(), held(next), 10)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for _, p := range h.Due {
+					got = append(got, string(p.Payload))
+				}
+				wantTexts(t, "heads "+when, got, want)
+				if h.Next <= 0 {
+					t.Errorf("heads %s: nothing says when to ask again", when)
+				}
+			}
+			wantHeads("before the first read")
+			tr.take()
+			wantTexts(t, "again", g.collect(next, 0, 1, 2, 3), append([]string{"left"}, numbered("left", more)...))
+			if asked, _ := tr.take(); !slices.Contains(namesOf(asked), statement) {
+				t.Errorf("read by %v, want %s", namesOf(asked), statement)
+			}
+			wantHeads("after it", "parked")
+		})
+	}
+}

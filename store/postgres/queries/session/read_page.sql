@@ -2,7 +2,8 @@
 -- from the last row scanned, not from the last one handed over. Only rows that S' sees: the list of transactions holds no
 -- others. The first row says what the read was; its last column is {last row scanned, how many, all of them}.
 --
--- $1 sink, $2 late transactions, $3 l, $4 largest L, $5 partitions, $6 L of each, $7 bytes of payloads, $8 floor
+-- $1 sink, $2 late transactions, $3 l, $4 largest L, $5 partitions, $6 L of each, $7 bytes of payloads, $8 floor,
+-- $9 the first read of some since they were loaded
 WITH
 --:now
 , p AS MATERIALIZED (
@@ -25,4 +26,7 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL,
 --:record
 FROM page CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.ctid = page.tid LIMIT 1) m
-JOIN p ON p.part = m.partition_id AND m.seq <= p.l;
+JOIN p ON p.part = m.partition_id AND m.seq <= p.l
+WHERE NOT $9 OR NOT (
+--:known
+);

@@ -2,7 +2,8 @@
 -- are messages, in no order.
 --
 -- $1 sink; $2 snapshot and $3 largest L of each group; $4 partitions, $5 group (from 1), $6 L, and $7 fresh rows wanted of
--- each (0: late ones only); $8 bytes of late payloads, $9 of fresh payloads; $10 floor: rows up to it are never late
+-- each (0: late ones only); $8 bytes of late payloads, $9 of fresh payloads; $10 floor: rows up to it are never late; $11 the
+-- first read of some since they were loaded
 --
 -- Fresh rows are cut in the order of their numbers; one more than fits shows that there are more.
 -- Each branch has its own index order and LIMIT, in CTEs of its own: a generic plan cannot spoil it.
@@ -38,6 +39,9 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL,
 --:record
 FROM late CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = late.partition_id AND o.seq = late.seq LIMIT 1) m
+WHERE NOT $11 OR NOT (
+--:known
+)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
 --:record
