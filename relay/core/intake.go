@@ -69,11 +69,7 @@ func (m *Machine) readDone(e ReadDone) {
 		}
 		return
 	}
-	found := false
-	for i := range e.Page.Parts {
-		found = m.takePart(e.Page.No, &e.Page.Parts[i]) || found
-	}
-	m.pace(found || e.Page.More)
+	m.pace(m.takePage(&e.Page) || e.Page.More)
 	guards := m.reading.guards
 	m.reading.guards = nil
 	for _, l := range guards {
@@ -91,16 +87,39 @@ func (m *Machine) pace(more bool) {
 	m.reading.interval = min(2*m.reading.interval, m.rules.PollMax)
 }
 
-// takePart takes the records of one partition of a page in their order.
-func (m *Machine) takePart(no uint64, sp *store.Part) bool {
+// takePage takes the records of each partition in their order, and the partitions in turn: the first of each, then the second.
+// So those that were committed late, which come first in their partition, go out before the rest of all others: until
+// they are settled, the store may hold everything of the page for unread after a crash.
+func (m *Machine) takePage(page *store.Page) (found bool) {
+	reads, most := make([]*partRead, len(page.Parts)), 0
+	for i := range page.Parts {
+		var some bool
+		reads[i], some = m.takePart(page.No, &page.Parts[i])
+		found = found || some
+		if reads[i] != nil {
+			most = max(most, len(reads[i].items))
+		}
+	}
+	for k := range most {
+		for i, r := range reads {
+			if r != nil && k < len(r.items) {
+				m.takeRecord(&r.items[k], &page.Parts[i].Records[k])
+			}
+		}
+	}
+	return found
+}
+
+// takePart notes the records of one partition of a page. some: it has any. nil: they are not taken.
+func (m *Machine) takePart(no uint64, sp *store.Part) (r *partRead, some bool) {
 	p := m.owned(sp)
 	if p == nil || len(sp.Records) == 0 {
-		return false
+		return nil, false
 	}
 	if p.leaving || m.stopping {
-		return true // it stays unread for the next owner: nothing of this read will be settled
+		return nil, true // it stays unread for the next owner: nothing of this read will be settled
 	}
-	r := &partRead{no: no, items: make([]item, len(sp.Records))}
+	r = &partRead{no: no, items: make([]item, len(sp.Records))}
 	p.reads = append(p.reads, r)
 	p.retained += len(r.items)
 	m.counters.Read += len(r.items)
@@ -110,10 +129,7 @@ func (m *Machine) takePart(no uint64, sp *store.Part) bool {
 		r.items[i] = item{rec: &rec.Record, part: p, read: r, index: i, place: store.Place{Order: rec.Seq, Seq: rec.Seq}}
 		m.retained.add(1, len(rec.Payload))
 	}
-	for i := range r.items {
-		m.takeRecord(&r.items[i], &sp.Records[i])
-	}
-	return true
+	return r, true
 }
 
 // owned finds the partition of a part. The session may have claimed it, or lost it, while the read was out: its epoch

@@ -225,6 +225,27 @@ func TestOneMessageOfAKeyIsInFlightAndKeysGoInParallel(t *testing.T) {
 	}
 }
 
+func TestPartitionsOfAPageGoInTurn(t *testing.T) {
+	t.Parallel()
+	s := play(t, Rules{Messages: 5}, 0, 1, 2)
+	page := store.Page{No: 1}
+	for p, n := range []int{6, 1, 2} {
+		part := store.Part{Owned: store.Owned{Partition: p, Epoch: 1}}
+		for i := range n {
+			r := store.Record{}
+			r.Seq, r.Partition = int64(10*p+i), p
+			r.ID = outbox.ID{15: byte(r.Seq)}
+			part.Records = append(part.Records, r)
+		}
+		page.Parts = append(page.Parts, part)
+	}
+	s.reads = nil
+	s.step(ReadDone{Page: page})
+	if got := s.flying(); got != "0 10 20 1" {
+		t.Errorf("in flight: %s", got)
+	}
+}
+
 func TestSettleOnlyThePrefixThatIsDecided(t *testing.T) {
 	t.Parallel()
 	s := play(t, Rules{}, 0)
