@@ -65,7 +65,7 @@ func (c *Collector) take(m jetstream.Msg) {
 		return
 	}
 	h := m.Headers()
-	a := Arrival{ID: h.Get("onward-id"), Key: h.Get("onward-key"), Position: meta.Sequence.Stream, At: meta.Timestamp, Relay: "epoch " + h.Get("onward-epoch")}
+	a := Arrival{ID: h.Get("onward-id"), Key: h.Get("onward-key"), Position: meta.Sequence.Stream, At: meta.Timestamp, Epoch: h.Get("onward-epoch")}
 	c.mu.Lock()
 	c.arrivals = append(c.arrivals, a)
 	c.distinct[a.ID] = true

@@ -113,7 +113,7 @@ func TestABulkTransactionThatCommitsLateIsPublishedWhole(t *testing.T) {
 	s.signal("one", 9)
 	_ = s.relays["one"].Wait(5 * time.Second)
 	s.start(s.configs["one"])
-	if v := s.check(lease+4*time.Second, 30*time.Second); v.Duplicates > 500 {
+	if v := s.checkTakeOvers(30*time.Second, 30*time.Second); v.Duplicates > 500 { // its late pass comes again as a whole, in its own time
 		t.Errorf("%d duplicates: more than the window of the relay that was killed", v.Duplicates)
 	}
 }

@@ -57,7 +57,7 @@ func TestFiveRelaysUnderKillsLoseNothing(t *testing.T) {
 			s.start(s.configs[name])
 		}
 	}
-	v := s.check(lease+4*time.Second, 30*time.Second)
+	v := s.checkTakeOvers(lease+4*time.Second, 30*time.Second)
 	t.Logf("%d kills", kills)
 	if v.Duplicates == 0 {
 		t.Log("no kill hit a window in flight")
@@ -151,5 +151,5 @@ func TestAKilledRelaysKeysGoOnWithinALeaseAndTwoSeconds(t *testing.T) {
 	}
 	stop()
 	s.must(<-done)
-	s.check(lease+4*time.Second, 20*time.Second)
+	s.checkTakeOvers(lease+4*time.Second, 20*time.Second)
 }

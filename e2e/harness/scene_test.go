@@ -173,6 +173,16 @@ func (s *scene) check(beside, quiet time.Duration) Verdict {
 	return v
 }
 
+// checkTakeOvers is check where relays are killed and nothing else is done: no copy can be of the owner that made the first.
+func (s *scene) checkTakeOvers(beside, quiet time.Duration) Verdict {
+	s.t.Helper()
+	v := s.check(beside, quiet)
+	if v.SameOwner > 0 {
+		s.t.Errorf("%d duplicates are of one owner\n%s", v.SameOwner, v.Details())
+	}
+	return v
+}
+
 // registered waits until live relays of these names are there, so that they take signals as relays do.
 func (s *scene) registered(names ...string) {
 	s.t.Helper()
