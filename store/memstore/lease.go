@@ -96,7 +96,7 @@ func (db *DB) takeOver(r *relay, now time.Time) {
 func (db *DB) leave(r *relay, k *sink, coarse bool, now time.Time) {
 	for _, p := range k.parts {
 		if p.owner == r {
-			p.restore(coarse)
+			p.restore(k, coarse)
 			p.free(now)
 		}
 	}

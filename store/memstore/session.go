@@ -257,7 +257,7 @@ func (s *session) beat(c call, now time.Time) {
 func (s *session) reload(c call) {
 	for _, p := range c.sink.parts {
 		if p.owner == c.relay {
-			p.restore(s.db.config.Coarse)
+			p.restore(c.sink, s.db.config.Coarse)
 		}
 	}
 	s.reads = nil
@@ -275,7 +275,7 @@ func (s *session) GiveBack(ctx context.Context, partitions []int) error {
 		if id < 0 || id >= len(c.sink.parts) || c.sink.parts[id].owner != c.relay {
 			continue
 		}
-		c.sink.parts[id].restore(false)
+		c.sink.parts[id].restore(c.sink, false)
 		c.sink.parts[id].free(c.now)
 	}
 	s.fold(c)

@@ -73,16 +73,15 @@ func (db *DB) newSink(name string) *sink {
 
 // restore makes what was handed over and not settled unread again. Settled is what stands before the first message of
 // the partition without an outcome; after a read that is not settled whole, nothing is. A coarse cursor stands before
-// the first read that is not settled whole in every partition.
-func (p *part) restore(coarse bool) {
+// the first read that is not settled whole in every partition; what has an outcome with the sink does not come again even so.
+func (p *part) restore(k *sink, coarse bool) {
 	var back []*row
 	behind := coarse
 	for _, r := range p.reads {
 		if behind {
-			back = append(back, r.rows...)
-		} else {
-			back = append(back, r.rows[r.n:]...)
+			back = append(back, slices.DeleteFunc(slices.Clone(r.rows[:r.n]), k.known)...)
 		}
+		back = append(back, r.rows[r.n:]...)
 		behind = behind || r.n < len(r.rows)
 		if r.n < len(r.rows) {
 			r.read.open--
@@ -93,6 +92,12 @@ func (p *part) restore(coarse bool) {
 	if len(back) > 0 {
 		p.fresh = min(p.fresh, p.unread[0].Seq-1)
 	}
+}
+
+// known reports whether a message is parked, dead or discarded.
+func (k *sink) known(r *row) bool {
+	_, discarded := k.discarded[r.ID]
+	return discarded || k.parked[r.ID] != nil || k.dead[r.ID] != nil
 }
 
 // unsettled reports whether a committed row of the partition has no outcome yet.
