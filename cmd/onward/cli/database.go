@@ -17,6 +17,18 @@ import (
 
 // openPool makes the process's connections; it connects when the first is asked for.
 func openPool(ctx context.Context, d config.Database) (*pgxpool.Pool, error) {
+	c, err := poolConfig(d)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return pool, nil
+}
+
+func poolConfig(d config.Database) (*pgxpool.Config, error) {
 	c, err := pgxpool.ParseConfig(d.URL)
 	if err != nil {
 		return nil, &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "read database.url " + config.MaskURL(d.URL), Err: err} // pgx masks too
@@ -32,11 +44,7 @@ func openPool(ctx context.Context, d config.Database) (*pgxpool.Pool, error) {
 	if d.StatementTimeout > 0 {
 		parameter("statement_timeout", strconv.FormatInt(d.StatementTimeout.Milliseconds(), 10))
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
-	}
-	return pool, nil
+	return c, nil
 }
 
 // withPool calls f with the configured database.

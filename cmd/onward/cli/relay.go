@@ -122,9 +122,11 @@ func openStore(ctx context.Context, pool *pgxpool.Pool, d config.Database, log *
 
 // openPublisher makes the publisher of a sink; it connects in the background.
 func openPublisher(s config.Sink) (broker.Publisher, error) {
-	return nats.Dial(s.URL, nats.Options{Name: "onward " + s.Name}, nats.Config{
-		Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond),
-	})
+	return nats.Dial(s.URL, nats.Options{Name: "onward " + s.Name}, natsConfig(s))
+}
+
+func natsConfig(s config.Sink) nats.Config {
+	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond)}
 }
 
 func closePublisher(p broker.Publisher, grace time.Duration) error {

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/onwardhq/onward/cmd/onward/internal/config"
+)
+
+// others are values of the settings that are not the defaults. A new setting needs its line here; where what it sets is seen by
+// a test alone, the test's name with "=" before it.
+var others = map[string]string{
+	"database.url":               "postgres://u@other:5433/y",
+	"database.schema":            "=TestRelayPublishesUntilItIsStopped",
+	"database.table_prefix":      "=TestRelayPublishesUntilItIsStopped",
+	"database.auto_migrate":      "=TestRelayMigratesWhereItIsTold",
+	"database.max_connections":   "5",
+	"database.statement_timeout": "7s",
+	"relay.name":                 "seven",
+	"relay.lease":                "70s",
+	"relay.heartbeat":            "2s",
+	"relay.page":                 "77",
+	"relay.page_bytes":           "7MiB",
+	"relay.poll_min":             "7ms",
+	"relay.poll_max":             "700ms",
+	"relay.shutdown_grace":       "7s",
+	"sinks[].name":               "seven",
+	"sinks[].url":                "=TestRelayPublishesUntilItIsStopped",
+	"sinks[].nats.stream":        "SEVEN",
+	"sinks[].window.messages":    "77",
+	"sinks[].window.bytes":       "7MiB",
+	"sinks[].settle.every":       "7ms",
+	"sinks[].settle.count":       "77",
+	"sinks[].publish_timeout":    "7s",
+	"sinks[].retry.kind":         "fixed",
+	"sinks[].retry.first":        "7s",
+	"sinks[].retry.max":          "7m",
+	"sinks[].retry.attempts":     "7",
+	"sinks[].breaker.failures":   "7",
+	"sinks[].breaker.first":      "7s",
+	"sinks[].breaker.max":        "70s",
+	"sinks[].record_positions":   "true",
+	"sinks[].on_dead":            "skip",
+	"topics[].match":             "seven",
+	"topics[].require_key":       "true",
+	"topics[].on_dead":           "skip",
+	"topics[].max_payload":       "7KiB",
+	"telemetry.log.level":        "error",
+	"telemetry.log.format":       "text",
+}
+
+// reached is what a configuration comes to, in words: the relay's, the publisher's, the pool's, and what a log line is like.
+func reached(t *testing.T, set ...string) string {
+	t.Helper()
+	c, err := config.Load(config.Source{Need: config.NeedRelay, Set: append([]string{
+		"database.url=postgres://u@here:5432/x", "sinks[0].name=s", "sinks[0].url=nats://here", "sinks[0].nats.stream=S", "topics[0].match=t",
+	}, set...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := poolConfig(c.Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var line bytes.Buffer
+	newLogger(&line, false, false, c.Telemetry.Log).LogAttrs(context.Background(), slog.LevelInfo, "said")
+	said := "nothing"
+	if line.Len() > 0 {
+		said = line.String()[:5]
+	}
+	return fmt.Sprintf("%+v\n%+v\n%s %d %v\n%s", relayConfig(c), natsConfig(c.Sinks[0]), pool.ConnString(), pool.MaxConns, pool.ConnConfig.RuntimeParams, said)
+}
+
+// What a setting says reaches what it is for; what that changes is shown where it is used (relay:
+// TestEachSettingChangesWhatTheRelayDoes).
+func TestEachSettingReachesWhatItSets(t *testing.T) {
+	t.Parallel()
+	before := reached(t)
+	for _, s := range config.Settings() {
+		value := others[s.Path]
+		switch {
+		case value == "":
+			t.Errorf("%s has no line here", s.Path)
+		case value[0] == '=':
+		case reached(t, strings.ReplaceAll(s.Path, "[]", "[0]")+"="+value) == before:
+			t.Errorf("%s=%s changes nothing", s.Path, value)
+		}
+		delete(others, s.Path)
+	}
+	for path := range others {
+		t.Errorf("%s is no setting", path)
+	}
+}
