@@ -9,7 +9,6 @@ import (
 )
 
 func newDeadList(a *app) *cobra.Command {
-	var f filterFlags
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters, newest first",
@@ -18,24 +17,14 @@ the later messages of the key wait for it. --since and --until look at when a me
 		Example: `  onward dead list
   onward dead list --code rejected --since 1h
   onward dead list --topic orders -o jsonl | jq -r .id`,
-		Args: takes(0, 0, ""),
 	}
-	f.register(c, deadFilters, "that died")
-	f.registerPage(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		filter, err := f.filter(c, a.env.Now())
+	return a.lists(c, deadFilters, "that died", func(ctx context.Context, admin store.Admin, f store.Filter) error {
+		list, err := admin.Dead(ctx, f)
 		if err != nil {
 			return err
 		}
-		return a.withAdmin(c.Context(), func(ctx context.Context, admin store.Admin) error {
-			list, err := admin.Dead(ctx, filter)
-			if err != nil {
-				return err
-			}
-			return a.emitDead(&list)
-		})
-	}
-	return c
+		return a.emitDead(&list)
+	})
 }
 
 func (a *app) emitDead(list *store.DeadList) error {

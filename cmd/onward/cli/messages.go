@@ -19,7 +19,6 @@ func newMessages(a *app) *cobra.Command {
 }
 
 func newMessagesList(a *app) *cobra.Command {
-	var f filterFlags
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List messages, newest first",
@@ -32,24 +31,14 @@ discarded. Payloads are left out; ` + "`onward messages show ID`" + ` has them.
   onward messages list --key order-42
   onward messages list --state parked --sink orders
   onward messages list --topic orders --since 10m -o jsonl | jq .id`,
-		Args: takes(0, 0, ""),
 	}
-	f.register(c, messageFilters, "written")
-	f.registerPage(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		filter, err := f.filter(c, a.env.Now())
+	return a.lists(c, messageFilters, "written", func(ctx context.Context, admin store.Admin, f store.Filter) error {
+		list, err := admin.Messages(ctx, f)
 		if err != nil {
 			return err
 		}
-		return a.withAdmin(c.Context(), func(ctx context.Context, admin store.Admin) error {
-			list, err := admin.Messages(ctx, filter)
-			if err != nil {
-				return err
-			}
-			return a.emitMessages(&list)
-		})
-	}
-	return c
+		return a.emitMessages(&list)
+	})
 }
 
 func (a *app) emitMessages(list *store.MessageList) error {
@@ -73,18 +62,6 @@ func (a *app) emitMessages(list *store.MessageList) error {
 	})
 	a.sayMore(len(views), "message", list.Next, list.Partial)
 	return err
-}
-
-// sayMore says how a list ended.
-func (a *app) sayMore(n int, what, next string, partial bool) {
-	switch {
-	case partial:
-		a.say("%s; the search read 100,000 and stopped: go on with --after %s", plural(n, what), next)
-	case next != "":
-		a.say("%s; there are more: go on with --after %s", plural(n, what), next)
-	default:
-		a.say("%s", plural(n, what))
-	}
 }
 
 // statesCell writes the state, with the sink where there are several.
