@@ -49,7 +49,7 @@ const (
 
 func (t *act) register(c *cobra.Command) {
 	flags := c.Flags()
-	t.filterFlags.register(c, deadFilters, "that died")
+	t.filterFlags.register(c, actFilters, "that died")
 	flags.IntVar(&t.limit, "limit", defaultActLimit, "at most so `many` at once, the oldest first; up to 10000")
 	flags.IntVar(&t.rate, "rate", 0, "so `many` a second; 0: as fast as it goes")
 	flags.BoolVar(&t.dryRun, "dry-run", false, "say what would be done, and change nothing")
@@ -106,7 +106,7 @@ func (t *act) check(c *cobra.Command, ids []outbox.ID) error {
 
 // givenFilters are the filters on the command line.
 func givenFilters(c *cobra.Command) (given []string) {
-	for _, name := range deadFilters {
+	for _, name := range actFilters {
 		if c.Flags().Changed(name) {
 			given = append(given, name)
 		}

@@ -166,7 +166,7 @@ func TestAnEmptyFilterIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.story(t)
-	for _, name := range deadFilters {
+	for _, name := range actFilters {
 		if name == "attempts" {
 			continue
 		}

@@ -21,7 +21,8 @@ type filterFlags struct {
 // names of the filters that a command offers.
 var (
 	messageFilters = []string{"sink", "topic", "type", "key", "id", "event-id", "correlation-id", "scope", "state", "reason", "code", "since", "until", "attempts"}
-	deadFilters    = []string{"sink", "topic", "type", "key", "event-id", "correlation-id", "scope", "code", "since", "until", "attempts"}
+	deadFilters    = []string{"sink", "topic", "type", "key", "id", "event-id", "correlation-id", "scope", "code", "since", "until", "attempts"}
+	actFilters     = []string{"sink", "topic", "type", "key", "event-id", "correlation-id", "scope", "code", "since", "until", "attempts"} // their arguments are ids
 )
 
 // register adds the flags named to a command.
