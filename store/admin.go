@@ -153,7 +153,9 @@ type SinkStatus struct {
 	Published       int64 // since the sink exists
 	PartitionsOwned int
 	PartitionsFree  int
-	LastSettle      time.Time // zero: never
+	// LastSettle is when a relay last wrote a cursor of the sink: by a settle, as it joined or, where none is registered
+	// any more, as it left. Zero: never.
+	LastSettle time.Time
 }
 
 // PartitionInfo is one partition of a sink.

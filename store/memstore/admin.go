@@ -300,6 +300,14 @@ func (k *sink) status(now time.Time) store.SinkStatus {
 			s.LastSettle = c.settledAt
 		}
 	}
+	if len(k.cursors) > 0 {
+		return s
+	}
+	for _, p := range k.parts {
+		if p.freedAt.After(s.LastSettle) {
+			s.LastSettle = p.freedAt
+		}
+	}
 	return s
 }
 

@@ -64,7 +64,7 @@ func (db *DB) newSink(name string) *sink {
 	}
 	k.parts = make([]*part, db.config.Partitions)
 	for i := range k.parts {
-		k.parts[i] = &part{id: i, unread: slices.Clone(db.state.logs[i]), keys: map[string]*line{}, freedAt: db.now()}
+		k.parts[i] = &part{id: i, unread: slices.Clone(db.state.logs[i]), keys: map[string]*line{}}
 	}
 	i, _ := db.state.findSink(name)
 	db.state.sinks = slices.Insert(db.state.sinks, i, k)

@@ -296,10 +296,14 @@ func publishedCounted(s *suite) {
 	r.settle(ts[2:])
 	s.want("published", s.sink().Published, 3)
 	s.want("backlog", s.sink().Backlog, 0)
-	if s.sink().LastSettle.IsZero() {
+	settled := s.sink().LastSettle
+	if settled.IsZero() {
 		s.Error("there is no last settle")
 	}
 	r.close()
+	if left := s.sink().LastSettle; left.Before(settled) {
+		s.Errorf("after it left the last settle was at %s, before it at %s", left, settled)
+	}
 	s.want("published after it left", s.sink().Published, 3)
 	r = s.join(s.short()).holdAll()
 	s.sendNamed("k", "d")

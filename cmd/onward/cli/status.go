@@ -23,6 +23,7 @@ func newStatus(a *app) *cobra.Command {
   BLOCKED KEYS  keys that wait: one of their messages is retried, or is a dead letter that blocks
   DEAD          messages that gave up, until somebody requeues or discards them
   PARTITIONS    held by relays, of all
+  LAST SETTLE   when a relay last wrote down how far it is
 
 It reads little at any size of the outbox, and changes nothing.`,
 		Example: `  onward status

@@ -99,7 +99,9 @@ SELECT version(),
        coalesce(s.published + (SELECT coalesce(sum(c.published), 0) FROM outbox_cursors c WHERE c.sink = s.name), 0)::bigint,
        (SELECT count(*) FROM cursors c WHERE c.sink = s.name AND c.relay IS NOT NULL),
        (SELECT count(*) FROM cursors c WHERE c.sink = s.name AND c.relay IS NULL),
-       (SELECT max(c.settled_at) FROM outbox_cursors c WHERE c.sink = s.name)
+       -- Relays that gave everything back have left no cursor row: what they freed has the time of their last write.
+       coalesce((SELECT max(c.settled_at) FROM outbox_cursors c WHERE c.sink = s.name),
+                (SELECT max(c.freed_at) FROM cursors c WHERE c.sink = s.name))
 FROM (SELECT 1) one
 LEFT JOIN outbox_sinks s ON true
 LEFT JOIN late ON late.sink = s.name
