@@ -94,9 +94,10 @@ type Round struct {
 
 // Relay runs the sinks of one Config.
 type Relay struct {
-	config Config
-	rules  core.Rules
-	log    *slog.Logger
+	config   Config
+	rules    core.Rules
+	log      *slog.Logger
+	database trouble
 }
 
 // New checks the configuration, all of it at once, and returns a relay that does nothing until Run.
@@ -106,6 +107,7 @@ func New(c Config) (*Relay, error) {
 	}
 	c.fill()
 	r := &Relay{config: c, log: c.Logger.With("relay", c.Name)}
+	r.database = trouble{log: r.log, calls: map[string]bool{}}
 	return r, nil
 }
 
@@ -177,7 +179,7 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // reach asks the store for its info, and waits while it cannot be reached.
 func (r *Relay) reach(ctx context.Context) (info store.Info, err error) {
-	err = r.retry(ctx, "database", refused, func(ctx context.Context) error {
+	err = r.retry(ctx, "info", refused, func(ctx context.Context) error {
 		info, err = r.config.Store.Info(ctx)
 		return err
 	})
@@ -194,12 +196,16 @@ func refused(err error) bool {
 	return slices.ContainsFunc(refusals, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
-// retry calls f until it returns nil, an error for good, or ctx ends (nil).
-func (r *Relay) retry(ctx context.Context, what string, forGood func(error) bool, f func(context.Context) error) error {
+// retry makes a call until it is answered, by nil or an error for good, or ctx ends (nil).
+func (r *Relay) retry(ctx context.Context, call string, forGood func(error) bool, f func(context.Context) error) error {
 	wait := 100 * time.Millisecond
 	for {
 		err := f(ctx)
-		if err == nil || ctx.Err() != nil {
+		if err == nil {
+			r.database.answered(call)
+			return nil
+		}
+		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end of ctx is the caller's wish; what it did to the call is no news
 		}
 		if forGood(err) {
@@ -207,11 +213,12 @@ func (r *Relay) retry(ctx context.Context, what string, forGood func(error) bool
 		}
 		var taken *store.NameTaken
 		if errors.As(err, &taken) {
+			r.database.answered(call)
 			r.log.Warn("waiting: a live relay has this name; give this one another name, or stop that one",
 				"host", taken.Host, "pid", taken.PID, "lease_ends_in", taken.Until.Round(time.Millisecond))
 			wait = min(max(taken.Until, 50*time.Millisecond), r.config.Heartbeat)
 		} else {
-			r.log.Warn("waiting for the "+what, "error", err, "again_in", wait)
+			r.database.failed(call, "waiting for the database", err, "again_in", wait)
 		}
 		if !sleep(ctx, wait) {
 			return nil
@@ -236,7 +243,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (r *Relay) join(ctx context.Context, replaced bool) (session store.Session, err error) {
 	host, _ := os.Hostname()
 	forGood := func(err error) bool { return refused(err) || replaced && errors.Is(err, store.ErrNameTaken) }
-	err = r.retry(ctx, "database", forGood, func(ctx context.Context) (err error) {
+	err = r.retry(ctx, "join", forGood, func(ctx context.Context) (err error) {
 		session, err = r.config.Store.Join(ctx, store.Relay{
 			ID: outbox.NewID(), Name: r.config.Name, Host: host, PID: os.Getpid(), Version: r.config.Version,
 			Lease: r.config.Lease, Heartbeat: r.config.Heartbeat, Page: r.config.Page, PageBytes: r.config.PageBytes,

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"time"
 
 	"github.com/onwardhq/onward/broker"
@@ -16,38 +17,70 @@ func (r *Relay) publishTimeout() time.Duration {
 	return 10 * time.Second
 }
 
-// noteLease keeps count of partitions that come and go, and says so.
-func (t *turn) noteLease(e core.Event) {
+// note says what a person wants to know of an event.
+func (t *turn) note(e core.Event) {
 	switch e := e.(type) {
-	case core.RenewFailed:
-		t.relay.log.Warn("lease not renewed", "error", e.Err)
-	case core.GaveBack:
-		if e.Err != nil {
-			return
-		}
-		for _, p := range e.Partitions {
-			delete(t.owned, p)
-		}
-		t.released += len(e.Partitions)
-		t.relay.log.Info("gave partitions back", "partitions", len(e.Partitions), "owned", len(t.owned))
 	case core.Leased:
-		gained := 0
-		for _, o := range e.Lease.Owned {
-			if t.owned[o.Partition] != o.Epoch {
-				gained++
-			}
-		}
-		lost := len(t.owned) + gained - len(e.Lease.Owned)
-		clear(t.owned)
-		for _, o := range e.Lease.Owned {
-			t.owned[o.Partition] = o.Epoch
-		}
-		t.gained += gained
-		if gained > 0 || lost > 0 || e.Lease.Relays != t.relays {
-			t.relay.log.Info("leases", "owned", len(t.owned), "gained", gained, "relays", e.Lease.Relays)
-		}
-		t.relays = e.Lease.Relays
+		t.noteCall("renew", nil)
+		t.noteLease(e.Lease)
+	case core.RenewFailed:
+		t.noteCall("renew", e.Err)
+	case core.GaveBack:
+		t.noteCall("give back", e.Err)
+		t.noteGaveBack(e)
+	case core.ReadDone:
+		t.noteCall("read", e.Err)
+	case core.Settled:
+		t.noteCall("settle", e.Err)
+	case core.HeadsDone:
+		t.noteCall("heads", e.Err)
+	case core.FollowersDone:
+		t.noteCall("followers", e.Err)
+	case core.Probed:
+		t.noteProbe(e.Err)
 	}
+}
+
+// noteCall notes how the database answered; what voids the session ends the turn, and is said there.
+func (t *turn) noteCall(call string, err error) {
+	switch {
+	case err == nil:
+		t.relay.database.answered(call)
+	case !errors.Is(err, store.ErrReload) && !errors.Is(err, store.ErrFenced):
+		t.relay.database.failed(call, "waiting for the database", err)
+	}
+}
+
+func (t *turn) noteGaveBack(e core.GaveBack) {
+	if e.Err != nil {
+		return
+	}
+	for _, p := range e.Partitions {
+		delete(t.owned, p)
+	}
+	t.released += len(e.Partitions)
+	t.relay.log.Info("gave partitions back", "partitions", len(e.Partitions), "owned", len(t.owned))
+}
+
+// noteLease keeps count of partitions that come and go, and says so.
+func (t *turn) noteLease(l store.Lease) {
+	t.leased = true
+	gained := 0
+	for _, o := range l.Owned {
+		if t.owned[o.Partition] != o.Epoch {
+			gained++
+		}
+	}
+	lost := len(t.owned) + gained - len(l.Owned)
+	clear(t.owned)
+	for _, o := range l.Owned {
+		t.owned[o.Partition] = o.Epoch
+	}
+	t.gained += gained
+	if gained > 0 || lost > 0 || l.Relays != t.relays {
+		t.relay.log.Info("leases", "owned", len(t.owned), "gained", gained, "relays", l.Relays)
+	}
+	t.relays = l.Relays
 }
 
 // round tells the observer what happened since the last one.

@@ -39,6 +39,7 @@ type turn struct {
 	graceful  bool          // everything was settled
 
 	stopping atomic.Bool
+	leased   bool // a renewal was answered
 	owned    map[int]int64
 	relays   int
 	reported core.Counters
@@ -56,6 +57,7 @@ func (r *Relay) serve(ctx context.Context, session store.Session) error {
 	wait := time.Duration(0)
 	for {
 		t := r.newTurn(session)
+		r.database.reloaded()
 		err := t.run(ctx)
 		switch {
 		case err == nil:
@@ -70,7 +72,7 @@ func (r *Relay) serve(ctx context.Context, session store.Session) error {
 		if wait = min(2*wait, 5*time.Second); wait == 0 || time.Since(t.start) > 10*time.Second {
 			wait = 20 * time.Millisecond
 		}
-		r.log.Warn("loading the session again from the database", "reason", err, "in", wait)
+		r.database.failed(loadSession, "loading the session again from the database", err, "again_in", wait)
 		sleep(ctx, wait) // what voids a session again and again must not become a busy loop
 	}
 }
@@ -128,13 +130,15 @@ func (t *turn) run(ctx context.Context) error {
 		case e := <-t.events:
 			events = append(events, e)
 		case e := <-t.leases:
-			t.noteLease(e)
 			events = append(events, e)
 		case <-t.answers.ready:
 		case <-t.timer.C:
 			events = append(events, core.Tick{})
 		case <-second.C:
 			t.round()
+			if t.leased {
+				t.relay.database.answered(loadSession)
+			}
 		case <-done:
 			done = nil
 			t.stopping.Store(true)
@@ -146,9 +150,7 @@ func (t *turn) run(ctx context.Context) error {
 		}
 		events = t.more(events)
 		for _, e := range events {
-			if p, ok := e.(core.Probed); ok {
-				t.noteProbe(p.Err)
-			}
+			t.note(e)
 		}
 		batch = events
 	}
