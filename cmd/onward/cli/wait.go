@@ -12,21 +12,34 @@ import (
 	"github.com/onwardhq/onward/outbox"
 )
 
-// A relay that starts before its database asks again this often, and says so each time.
+// A relay that starts before its database asks again this often, and says so at first and then every sayAgain.
 const (
 	firstWait = 250 * time.Millisecond
 	lastWait  = 5 * time.Second
+	sayAgain  = 10 * time.Second
 )
 
 // waitForDatabase calls f until it succeeds, fails for a reason that waiting does not mend, or ctx ends.
 func waitForDatabase(ctx context.Context, log *slog.Logger, f func(ctx context.Context) error) error {
 	wait := firstWait
+	var since, said time.Time
 	for {
 		err := f(ctx)
+		now := time.Now()
+		if err == nil && !since.IsZero() {
+			log.Info("the database answers again", "after", now.Sub(since).Round(time.Millisecond))
+		}
 		if err == nil || ctx.Err() != nil || !mends(err) {
 			return err
 		}
-		log.Warn("waiting for the database", "error", err, "again_in", wait.String())
+		switch {
+		case since.IsZero():
+			since, said = now, now
+			log.Warn("waiting for the database", "error", err)
+		case now.Sub(said) >= sayAgain:
+			said = now
+			log.Warn("still waiting for the database", "for", now.Sub(since).Round(time.Second), "error", err)
+		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
