@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -43,7 +44,7 @@ func (g *rig) touches(q question) int {
 // a snapshot, and no version of the row can be removed.
 func TestCursorRowsAreInsertedAndNeverUpdated(t *testing.T) {
 	t.Parallel()
-	const settles = 4000
+	settles := sizeOf(t, "ONWARD_TEST_SETTLES", 4000)
 	g, tr := newRig(t, 4).traced()
 	g.Exec(t, `CREATE FUNCTION `+g.Table("no_update")+`() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a cursor row is updated'; END $$`)
 	g.Exec(t, `CREATE TRIGGER no_update BEFORE UPDATE ON `+g.Table("cursors")+` FOR EACH ROW EXECUTE FUNCTION `+g.Table("no_update")+`()`)
@@ -78,11 +79,21 @@ func TestCursorRowsAreInsertedAndNeverUpdated(t *testing.T) {
 		return least
 	}
 	first := cost()
-	for range settles {
-		g.settle(s, store.Settlement{})
+	tenth := settles / 10
+	took := func(settles int) time.Duration {
+		start := time.Now()
+		for range settles {
+			g.settle(s, store.Settlement{})
+		}
+		return time.Since(start) / time.Duration(settles)
 	}
+	early := took(tenth)
+	took(settles - 2*tenth)
+	t.Logf("a settle takes %s of the first tenth, %s of the last", early, took(tenth)) // other tests run meanwhile
 	for name, after := range cost() {
-		if before := first[name]; before == 0 || after > 2*before {
+		before := first[name]
+		t.Logf("%s touches %d buffers after %d settles, %d at first", name, after, settles, before)
+		if before == 0 || 2*after >= 3*before {
 			t.Errorf("%s touches %d buffers after %d settles, %d at first", name, after, settles, before)
 		}
 	}

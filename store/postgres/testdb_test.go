@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"os"
+	"strconv"
 	"testing"
 
 	"github.com/onwardhq/onward/store/postgres/internal/pgtest"
@@ -28,4 +30,18 @@ func sqlOf(db *pgtest.DB, text string) string {
 		panic(err)
 	}
 	return n.sql(text)
+}
+
+// sizeOf is how large a test runs: so that it fits, or as the environment says (docs/guarantees.md has the variables).
+func sizeOf(t testing.TB, variable string, usual int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, want a number from 1", variable, text)
+	}
+	return n
 }
