@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/onwardhq/onward/cmd/onward/internal/golden"
 )
 
 // dueNow is when a message that was just requeued is due.
@@ -32,15 +34,11 @@ func TestRequeueingOne(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.story(t)
-	var text strings.Builder
-	for _, command := range []string{
-		"dead requeue " + id(4) + " --dry-run", "dead requeue " + id(4), "dead requeue " + id(4), "dead requeue " + id(1), "dead requeue " + id(9),
-		"dead requeue " + id(6) + " -o json", "dead list",
-	} {
-		args := strings.Fields(command)
-		text.WriteString(session(args, d.run(t, args...)))
-	}
-	golden(t, "requeue", dueNow.ReplaceAllString(text.String(), "due NOW"))
+	text := d.sessions(t,
+		"dead requeue "+id(4)+" --dry-run", "dead requeue "+id(4), "dead requeue "+id(4), "dead requeue "+id(1), "dead requeue "+id(9),
+		"dead requeue "+id(6)+" -o json", "dead list",
+	)
+	golden.Compare(t, "requeue", dueNow.ReplaceAllString(text, "due NOW"))
 	if got := d.states(t, 4, 5, 6); got != "parked retry, parked behind, parked retry" {
 		t.Errorf("the messages are %s", got)
 	}
@@ -61,7 +59,7 @@ func TestDiscardingOne(t *testing.T) {
 	} {
 		text.WriteString(session(command, d.run(t, command...)))
 	}
-	golden(t, "discard", text.String())
+	golden.Compare(t, "discard", text.String())
 	if got := one[string](t, d, `SELECT string_agg(action || ' ' || reason || ' ' || (actor <> ''), '; ' ORDER BY id) FROM outbox_audit`); got != "discard INC-42 true; discard a parked one, -o jsonl true" {
 		t.Errorf("the audit says %q", got)
 	}
@@ -111,17 +109,13 @@ func TestManyAreActedUponOneByOne(t *testing.T) {
 		correlation_id, causation_id, aggregate_type, aggregate_id, event_id, key_seq, created_at, available_at, false, 'onward/rejected', '', 3, now(), now(), 'r'
 		FROM outbox_messages WHERE id = $1`, id(2))
 	d.exec(t, `DELETE FROM outbox_parked WHERE id = $1`, id(3))
-	var text strings.Builder
-	for _, command := range []string{
+	text := d.sessions(t,
 		"dead requeue --code rejected --yes --rate 1000",
-		"dead requeue " + id(2),
-		"dead requeue " + id(2) + " --accept-reorder",
+		"dead requeue "+id(2),
+		"dead requeue "+id(2)+" --accept-reorder",
 		"dead discard --topic orders --reason all --yes --limit 1",
-	} {
-		args := strings.Fields(command)
-		text.WriteString(session(args, d.run(t, args...)))
-	}
-	golden(t, "requeue-many", text.String())
+	)
+	golden.Compare(t, "requeue-many", text)
 	if got := d.states(t, 2, 4, 6); got != "parked retry, parked retry, parked retry" {
 		t.Errorf("the messages are %s", got)
 	}
@@ -146,16 +140,12 @@ func TestIDsAreActedUponOneByOne(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.story(t)
-	var text strings.Builder
-	for _, command := range []string{
-		"dead requeue " + id(6) + " " + id(4) + " --dry-run -o jsonl --rate 2000000000",
-		"dead requeue " + id(6) + " " + id(9) + " " + id(1) + " --sink orders",
-		"dead discard " + id(9) + " " + id(5) + " " + id(4) + " --reason INC-42 --yes",
-	} {
-		args := strings.Fields(command)
-		text.WriteString(session(args, d.run(t, args...)))
-	}
-	golden(t, "ids", text.String())
+	text := d.sessions(t,
+		"dead requeue "+id(6)+" "+id(4)+" --dry-run -o jsonl --rate 2000000000",
+		"dead requeue "+id(6)+" "+id(9)+" "+id(1)+" --sink orders",
+		"dead discard "+id(9)+" "+id(5)+" "+id(4)+" --reason INC-42 --yes",
+	)
+	golden.Compare(t, "ids", text)
 	if got := d.states(t, 4, 5, 6); got != "discarded, discarded, parked retry" {
 		t.Errorf("the messages are %s", got)
 	}

@@ -5,9 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"flag"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,8 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // now is the clock of all runs.
 var now = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
@@ -51,27 +47,6 @@ func (c console) runContext(ctx context.Context, args ...string) ran {
 	return ran{code, out.String(), err.String()}
 }
 
-// golden compares a text with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; `go test -update` writes it anew.\ngot:\n%s\nwant:\n%s", file, got, want)
-	}
-}
-
 // session writes a run as a terminal shows it: command, data, words, code.
 func session(args []string, r ran) string {
 	text := "$ onward " + strings.Join(args, " ") + "\n" + r.out
@@ -82,6 +57,17 @@ func session(args []string, r ran) string {
 		text += "[exit " + string(rune('0'+r.code)) + "]\n"
 	}
 	return text + "\n"
+}
+
+// sessions runs commands, one after the other, and writes them as a terminal shows them.
+func (c console) sessions(t testing.TB, commands ...string) string {
+	t.Helper()
+	var text strings.Builder
+	for _, command := range commands {
+		args := strings.Fields(command)
+		text.WriteString(session(args, c.run(t, args...)))
+	}
+	return text.String()
 }
 
 // database is an outbox of the test's own.

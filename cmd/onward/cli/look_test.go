@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/onwardhq/onward/cmd/onward/internal/golden"
 )
 
 // What differs from run to run: the server's version and clock, transactions, and ages.
@@ -67,12 +69,7 @@ func TestLooking(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var text strings.Builder
-			for _, command := range commands {
-				args := strings.Fields(command)
-				text.WriteString(session(args, d.run(t, args...)))
-			}
-			golden(t, name, alike(text.String()))
+			golden.Compare(t, name, alike(d.sessions(t, commands...)))
 		})
 	}
 }

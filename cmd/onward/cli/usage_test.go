@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/onwardhq/onward/cmd/onward/internal/golden"
 )
 
 // The help of every command: it teaches, with an example each.
@@ -19,7 +21,7 @@ func TestHelp(t *testing.T) {
 		if r.code != 0 || r.err != "" {
 			t.Errorf("%v: code %d, stderr %q", args, r.code, r.err)
 		}
-		golden(t, filepath.Join("help", strings.ReplaceAll(c.CommandPath(), " ", "-")), r.out)
+		golden.Compare(t, filepath.Join("help", strings.ReplaceAll(c.CommandPath(), " ", "-")), r.out)
 		if c.Short == "" || c.Example == "" && c.Runnable() {
 			t.Errorf("%s: short %q, example %q, want both", c.CommandPath(), c.Short, c.Example)
 		}
@@ -36,7 +38,7 @@ func TestHelp(t *testing.T) {
 	}
 	walk(newRoot(&app{}))
 	for _, topic := range []string{"config", "exit-codes"} {
-		golden(t, filepath.Join("help", topic), console{}.run(t, "help", topic).out)
+		golden.Compare(t, filepath.Join("help", topic), console{}.run(t, "help", topic).out)
 	}
 }
 
@@ -62,7 +64,7 @@ func TestUsage(t *testing.T) {
 		}
 		text.WriteString(session(args, r))
 	}
-	golden(t, "usage", text.String())
+	golden.Compare(t, "usage", text.String())
 }
 
 // People ask for help and for the version in their own ways.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,27 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onwardhq/onward/cmd/onward/internal/golden"
 	"github.com/onwardhq/onward/outbox"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs.\ngot:\n%s\nwant:\n%s", file, got, want)
-	}
-}
 
 func TestLoadReadsEverySetting(t *testing.T) {
 	t.Parallel()
@@ -112,7 +93,7 @@ func TestLoadNamesAllFaultsAtOnce(t *testing.T) {
 	if !errors.As(err, &e) || e.Code != outbox.ErrConfigInvalid.Code {
 		t.Fatalf("got %v, want %s", err, outbox.ErrConfigInvalid.Code)
 	}
-	golden(t, "faults", e.Op+": "+e.Detail+"\n"+e.Err.Error()+"\n"+e.Hint+"\n")
+	golden.Compare(t, "faults", e.Op+": "+e.Detail+"\n"+e.Err.Error()+"\n"+e.Hint+"\n")
 }
 
 func TestLoadTellsUnknownKeysFromBadValues(t *testing.T) {

@@ -1,0 +1,32 @@
+// Package golden compares what a test got with a file of its package's testdata.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// Compare fails the test where got is not what testdata/NAME.golden holds. `go test -update` writes the file anew.
+func Compare(t testing.TB, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file) //nolint:gosec // a file of the test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; `go test -update` writes it anew.\ngot:\n%s\nwant:\n%s", file, got, want)
+	}
+}
