@@ -12,15 +12,7 @@ import (
 // of them for a page and then says Partial. Since and Until look at when a message died. Where the filter names an id,
 // payload, attempts and the number of messages behind it come along.
 func (a *Admin) Dead(ctx context.Context, f store.Filter) (list store.DeadList, err error) {
-	const op = "list dead letters"
-	q, err := newSearch(f, op)
-	if err != nil {
-		return list, err
-	}
-	err = a.read(ctx, op, func(tx pgx.Tx) error {
-		if err := a.checkSink(ctx, tx, q.Sink); err != nil {
-			return err
-		}
+	err = a.search(ctx, "list dead letters", f, func(tx pgx.Tx, q search) (err error) {
 		switch {
 		case q.State != "" && q.State != store.StateDead, q.Reason != "": // what is dead has one state and no reason
 			return nil

@@ -1,11 +1,14 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
@@ -26,6 +29,20 @@ type search struct {
 	limit int
 	after place
 	sink  string // of the place, where the list has several rows of one place
+}
+
+// search checks a filter and calls list with it, in one moment.
+func (a *Admin) search(ctx context.Context, op string, f store.Filter, list func(tx pgx.Tx, q search) error) error {
+	q, err := newSearch(f, op)
+	if err != nil {
+		return err
+	}
+	return a.read(ctx, op, func(tx pgx.Tx) error {
+		if err := a.checkSink(ctx, tx, q.Sink); err != nil {
+			return err
+		}
+		return list(tx, q)
+	})
 }
 
 func newSearch(f store.Filter, op string) (q search, err error) {

@@ -14,15 +14,7 @@ import (
 // key, and what is parked or dead are found by index; any other filter reads at most 100,000 messages for a page and then
 // says Partial. Since and Until look at when a message was written.
 func (a *Admin) Messages(ctx context.Context, f store.Filter) (list store.MessageList, err error) {
-	const op = "list messages"
-	q, err := newSearch(f, op)
-	if err != nil {
-		return list, err
-	}
-	err = a.read(ctx, op, func(tx pgx.Tx) error {
-		if err := a.checkSink(ctx, tx, q.Sink); err != nil {
-			return err
-		}
+	err = a.search(ctx, "list messages", f, func(tx pgx.Tx, q search) (err error) {
 		switch {
 		case q.impossible():
 			return nil
