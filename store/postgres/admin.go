@@ -2,11 +2,8 @@ package postgres
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"path"
-	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -43,25 +40,11 @@ func NewAdmin(pool *pgxpool.Pool, c Config) (*Admin, error) {
 	return &Admin{pool: pool, sql: adminSQL(n), scan: maxScan}, nil
 }
 
-//go:embed queries/admin/*.sql
-var adminFiles embed.FS
-
-var includeLine = regexp.MustCompile(`(?m)^--:(\w+)$`)
-
-// adminSQL reads the statements and puts in what they share: a line "--:cursors" stands for the file cursors.sql.
+// adminSQL is every statement of Admin in this outbox's names.
 func adminSQL(n names) map[string]string {
-	file := func(name string) string {
-		text, err := adminFiles.ReadFile(path.Join("queries/admin", name+".sql"))
-		if err != nil {
-			panic(err) // a name in this package that its own files do not have
-		}
-		return string(text)
-	}
 	all := make(map[string]string)
-	entries, _ := adminFiles.ReadDir("queries/admin")
-	for _, e := range entries {
-		name := strings.TrimSuffix(e.Name(), ".sql")
-		all[name] = n.sql(includeLine.ReplaceAllStringFunc(file(name), func(line string) string { return file(line[len("--:"):]) }))
+	for _, name := range queryNames("admin") {
+		all[name] = n.sql(queryFile("admin", name, nil))
 	}
 	return all
 }

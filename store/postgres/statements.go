@@ -3,25 +3,44 @@ package postgres
 import (
 	"embed"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 )
 
-//go:embed queries/session/*.sql
-var sessionFiles embed.FS
+//go:embed queries/*/*.sql
+var queryFiles embed.FS
 
-// sessionStatement is the file of this name in this outbox's names. A line "--:name" stands for the file name.sql. Limits
-// are literals, so that generic plans know them: :page is the page, :more one row more.
-func sessionStatement(n names, name string, page int) string {
-	return n.sql(strings.NewReplacer(":page", strconv.Itoa(page), ":more", strconv.Itoa(page+1)).Replace(sessionFile(name)))
-}
+var includeLine = regexp.MustCompile(`(?m)^--:(\w+)$`)
 
-func sessionFile(name string) string {
-	text, err := sessionFiles.ReadFile(path.Join("queries/session", name+".sql"))
+// queryFile is a file of a folder of queries. A line "--:name" in it stands for the file name.sql of that folder, or for the
+// one that instead has for this name.
+func queryFile(folder, name string, instead map[string]string) string {
+	if other := instead[name]; other != "" {
+		name = other
+	}
+	text, err := queryFiles.ReadFile(path.Join("queries", folder, name+".sql"))
 	if err != nil {
 		panic(err) // a name in this package that its own files do not have
 	}
 	return includeLine.ReplaceAllStringFunc(string(text), func(line string) string {
-		return sessionFile(strings.TrimPrefix(line, "--:"))
+		return strings.TrimSuffix(queryFile(folder, strings.TrimPrefix(line, "--:"), instead), "\n")
 	})
 }
+
+// queryNames are the files of a folder of queries.
+func queryNames(folder string) (names []string) {
+	entries, _ := queryFiles.ReadDir(path.Join("queries", folder))
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".sql"))
+	}
+	return names
+}
+
+// sessionStatement is the file of this name in this outbox's names. Limits are literals, so that generic plans know them:
+// :page is the page, :more one row more.
+func sessionStatement(n names, name string, page int) string {
+	return n.sql(strings.NewReplacer(":page", strconv.Itoa(page), ":more", strconv.Itoa(page+1)).Replace(sessionFile(name)))
+}
+
+func sessionFile(name string) string { return queryFile("session", name, nil) }

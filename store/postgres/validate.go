@@ -2,8 +2,7 @@ package postgres
 
 import (
 	"context"
-	"embed"
-	"path"
+	_ "embed" // catalog.txt
 	"regexp"
 	"slices"
 	"strings"
@@ -14,16 +13,7 @@ import (
 	"github.com/onwardhq/onward/store"
 )
 
-//go:embed queries/migrate/*.sql
-var migrateFiles embed.FS
-
-func migrateFile(name string) string {
-	text, err := migrateFiles.ReadFile(path.Join("queries/migrate", name+".sql"))
-	if err != nil {
-		panic(err) // a name in this package that its own files do not have
-	}
-	return string(text)
-}
+func migrateFile(name string) string { return queryFile("migrate", name, nil) }
 
 // catalogText is what catalog.sql says of an outbox that all steps have made, in the notation of our SQL files. Written by
 // go test -run TestTheCatalogIsKnown -update.

@@ -2,10 +2,8 @@ package postgres
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"path"
 	"strings"
 
 	"github.com/onwardhq/onward/outbox"
@@ -40,9 +38,6 @@ const (
 	partBytes    = 64 << 20
 )
 
-//go:embed queries/write/*.sql
-var writeFiles embed.FS
-
 func newWriting(c WriterConfig, many form) *writing {
 	n, err := newNames(c.Schema, c.TablePrefix)
 	faults := []error{err, c.Rules.Validate()}
@@ -55,21 +50,17 @@ func newWriting(c WriterConfig, many form) *writing {
 	}
 	for _, name := range []string{"insert", "insert_ignoring", "insert_numbered", "insert_numbered_ignoring"} {
 		for _, source := range []string{"source_one", many.source} {
-			w.sql[name+"/"+source] = n.sql(strings.Replace(writeFile(name), "--:source\n", writeFile(source), 1))
+			w.sql[name+"/"+source] = n.sql(writeFile(name, source))
 		}
 	}
-	w.sql["lock_keys"], w.sql["written"] = n.sql(writeFile("lock_keys")), n.sql(writeFile("written"))
+	w.sql["lock_keys"], w.sql["written"] = n.sql(writeFile("lock_keys", "")), n.sql(writeFile("written", ""))
 	return w
 }
 
-// writeFile returns a statement without its comments, which the server need not get with each message.
-func writeFile(name string) string {
-	text, err := writeFiles.ReadFile(path.Join("queries/write", name+".sql"))
-	if err != nil {
-		panic(err) // a name in this package that its own files do not have
-	}
+// writeFile returns a statement with its source, and without comments, which the server need not get with each message.
+func writeFile(name, source string) string {
 	var b strings.Builder
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(queryFile("write", name, map[string]string{"source": source})) {
 		if !strings.HasPrefix(line, "-- ") {
 			b.WriteString(line)
 		}
