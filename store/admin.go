@@ -27,7 +27,7 @@ const (
 	StateDead       State = "dead"
 	StateDiscarded  State = "discarded"
 	StateRolledBack State = "rolled-back" // the receipt's transaction was rolled back: ErrRolledBack
-	StateUnknown    State = "unknown"     // never seen, or gone by retention
+	StateUnknown    State = "unknown"     // never seen, gone by retention, or of a topic that the sink does not take
 )
 
 // Admin is what people ask of an outbox, from the CLI, the API or a program. Safe for concurrent use.
@@ -47,6 +47,9 @@ type Admin interface {
 	Discard(ctx context.Context, act Act) error
 	Partitions(ctx context.Context, sink string) ([]PartitionInfo, error)
 	Relays(ctx context.Context) ([]RelayInfo, error)
+	// RemoveSink forgets a sink, its cursors, and its parked and dead messages; the log is left alone. act.ID is not used.
+	// ErrStateConflict while a live relay serves it, ErrReasonRequired, ErrNotFound; audited.
+	RemoveSink(ctx context.Context, act Act) error
 }
 
 // Tracker answers where a receipt's message stands in a sink. Published means: the cursor's snapshot sees its
@@ -138,11 +141,31 @@ type Status struct {
 	Now        time.Time
 	Sinks      []SinkStatus
 	RelaysLive int
+	// Unrouted are topics of recent messages that no sink takes, the most frequent first, at most 10. Empty where there is no
+	// sink at all. Recent are the newest UnroutedOf messages of the log, at most 100,000; 0: some sink takes every topic.
+	Unrouted   []TopicCount
+	UnroutedOf int64
+}
+
+// TopicCount is how many messages a topic has.
+type TopicCount struct {
+	Topic    string `json:"topic"`
+	Messages int64  `json:"messages"`
+}
+
+// Serving is a live relay that serves a sink, and how: its line of settings.
+type Serving struct {
+	Relay    string `json:"relay"`
+	Settings string `json:"settings,omitempty"`
 }
 
 // SinkStatus is one sink at a glance.
 type SinkStatus struct {
-	Name            string
+	Name string
+	outbox.Selection
+	CreatedAt, SeenAt time.Time // when it was registered first, and last
+	Serving           []Serving // live relays, by name
+
 	Backlog         int64         // messages not yet published, without parked ones
 	BacklogAtLeast  bool          // counting stopped at Backlog
 	Lag             time.Duration // age of the oldest unpublished message in the log; 0: none

@@ -74,14 +74,29 @@ type Relay struct {
 // Sink is a named destination with its own cursors.
 type Sink struct {
 	Name string
+	// Selection is what the sink takes. A relay passes over everything else; what it has passed is not looked at again when
+	// the selection changes.
+	outbox.Selection
+	// Start is where the sink begins; it counts once, when the sink is new.
+	Start Start
+	// Settings is how this relay serves the sink, in a line for people: relays of one sink whose lines differ are shown.
+	Settings string
+}
+
+// Start is where a new sink begins. The zero value is the beginning of the outbox.
+type Start struct {
+	Latest bool      // after what is committed now
+	Since  time.Time // with what was created at this time or later; zero: not by time
 }
 
 // Store is the relay's view of a database. Safe for concurrent use.
 type Store interface {
 	// Info checks that the database can be used: tables missing, old or new, a standby, an unusable setting.
 	Info(ctx context.Context) (Info, error)
-	// Join registers the relay on the sink, from the beginning of the outbox where the sink is new. It takes over an
-	// expired relay of the same name; a live one is a *NameTaken error.
+	// Register makes the sink where it is new, and changes nothing but its Selection where it is not.
+	Register(ctx context.Context, s Sink) error
+	// Join registers the relay on the sink, and the sink as Register does. It takes over an expired relay of the same name;
+	// a live one is a *NameTaken error.
 	Join(ctx context.Context, r Relay, s Sink) (Session, error)
 	// Close frees what the store made. A pool that the caller handed in stays open.
 	Close() error

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -188,6 +189,9 @@ func (a *Admin) State(ctx context.Context, sinkName string, receipt outbox.Recei
 	}
 	s := &a.db.state
 	if r := s.committed(receipt.ID); r != nil && r.Seq == receipt.Seq && r.tx == receipt.Tx {
+		if !k.takes(r) {
+			return store.StateUnknown, nil
+		}
 		return k.stateOf(r).State, nil
 	}
 	_, aborted := s.aborted[receipt.Tx]
@@ -268,16 +272,79 @@ func (a *Admin) Status(ctx context.Context) (store.Status, error) {
 		}
 	}
 	for _, k := range a.db.state.sinks {
-		status.Sinks = append(status.Sinks, k.status(now))
+		s := k.status(now)
+		for _, r := range a.db.state.relays {
+			if settings, serves := r.settings[k.name]; serves && r.ends.After(now) {
+				s.Serving = append(s.Serving, store.Serving{Relay: r.name, Settings: settings})
+			}
+		}
+		slices.SortFunc(s.Serving, func(a, b store.Serving) int { return strings.Compare(a.Relay, b.Relay) })
+		status.Sinks = append(status.Sinks, s)
 	}
+	status.Unrouted, status.UnroutedOf = a.db.state.unrouted()
 	return status, nil
 }
 
+// unrouted counts the topics of recent messages that no sink takes.
+func (s *state) unrouted() (topics []store.TopicCount, of int64) {
+	if len(s.sinks) == 0 || slices.ContainsFunc(s.sinks, func(k *sink) bool { return k.selection.All() }) {
+		return nil, 0
+	}
+	var rows []*row
+	for _, log := range s.logs {
+		rows = append(rows, log...)
+	}
+	slices.SortFunc(rows, func(a, b *row) int { return cmp.Or(cmp.Compare(b.tx, a.tx), cmp.Compare(b.Seq, a.Seq)) })
+	rows = rows[:min(len(rows), 100_000)]
+	counts := map[string]int64{}
+	for _, r := range rows {
+		if !slices.ContainsFunc(s.sinks, func(k *sink) bool { return k.selection.Match(r.Topic) }) {
+			counts[r.Topic]++
+		}
+	}
+	for topic, n := range counts {
+		topics = append(topics, store.TopicCount{Topic: topic, Messages: n})
+	}
+	slices.SortFunc(topics, func(a, b store.TopicCount) int {
+		return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.Topic, b.Topic))
+	})
+	return topics[:min(len(topics), 10)], int64(len(rows))
+}
+
+// RemoveSink forgets a sink with all that it has.
+func (a *Admin) RemoveSink(ctx context.Context, act store.Act) error {
+	const op = "remove sink"
+	if act.Reason == "" {
+		return &outbox.Error{Code: store.ErrReasonRequired.Code, Op: op, Detail: store.ErrReasonRequired.Detail}
+	}
+	k, err := a.begin(ctx, op, act.Sink)
+	if err != nil {
+		return err
+	}
+	defer a.db.mu.Unlock()
+	if k == nil {
+		return notFound(op, "a sink is required")
+	}
+	now := a.db.now()
+	for _, r := range a.db.state.relays {
+		if slices.Contains(r.sinks, k.name) && r.ends.After(now) {
+			return &outbox.Error{Code: store.ErrStateConflict.Code, Op: op, Detail: "relay " + r.name + " serves sink " + k.name, Hint: "stop the relays that serve it, or take the sink out of their configuration"}
+		}
+	}
+	if act.DryRun {
+		return nil
+	}
+	a.db.takeOverExpired(nil, now)
+	a.db.state.sinks = slices.DeleteFunc(a.db.state.sinks, func(other *sink) bool { return other == k })
+	a.audit(act, op, now)
+	return nil
+}
+
 func (k *sink) status(now time.Time) store.SinkStatus {
-	s := store.SinkStatus{Name: k.name, Parked: map[store.Reason]int64{}, Dead: int64(len(k.dead)), Published: k.published}
+	s := store.SinkStatus{Name: k.name, Selection: k.selection, CreatedAt: k.created, SeenAt: k.seen, Parked: map[store.Reason]int64{}, Dead: int64(len(k.dead)), Published: k.published}
 	for _, p := range k.parts {
-		s.Backlog += int64(p.backlog())
-		if oldest := p.oldest(); !oldest.IsZero() {
+		s.Backlog += int64(k.backlog(p))
+		if oldest := k.oldest(p); !oldest.IsZero() {
 			s.Lag = max(s.Lag, now.Sub(oldest))
 		}
 		if p.owner != nil {
@@ -312,9 +379,12 @@ func (k *sink) status(now time.Time) store.SinkStatus {
 }
 
 // oldest is when the oldest message without an outcome was written.
-func (p *part) oldest() (at time.Time) {
+func (k *sink) oldest(p *part) (at time.Time) {
 	look := func(rows []*row) {
 		for _, r := range rows {
+			if !k.takes(r) {
+				continue
+			}
 			if at.IsZero() || r.CreatedAt.Before(at) {
 				at = r.CreatedAt
 			}

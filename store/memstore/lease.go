@@ -16,7 +16,8 @@ type relay struct {
 	pid                      int
 	lease                    time.Duration
 	sinks                    []string
-	started, heartbeat, ends time.Time // ends: its lease
+	settings                 map[string]string // by sink
+	started, heartbeat, ends time.Time         // ends: its lease
 }
 
 // expired reports whether others may take the relay's place: its lease is over, or the database's clock went back.

@@ -165,7 +165,7 @@ func (db *DB) message(r *row, only *sink) store.MessageInfo {
 	m := store.MessageInfo{Record: r.Record, PayloadBytes: len(r.Payload), Tx: r.tx}
 	m.Payload = bytes.Clone(r.Payload)
 	for _, k := range db.state.sinks {
-		if only == nil || only == k {
+		if (only == nil || only == k) && k.takes(r) {
 			m.States = append(m.States, k.stateOf(r))
 		}
 	}

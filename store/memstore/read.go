@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/onwardhq/onward/store"
@@ -26,6 +27,11 @@ func (s *session) Read(ctx context.Context, room store.Room) (store.Page, error)
 	for _, id := range room.Partitions {
 		if id >= 0 && id < len(s.inRoom) {
 			s.inRoom[id] = true
+		}
+	}
+	if !s.selection.All() {
+		for _, p := range owned {
+			p.unread = slices.DeleteFunc(slices.Clone(p.unread), func(r *row) bool { return !s.selection.Match(r.Topic) })
 		}
 	}
 	s.allot(owned, room)

@@ -57,13 +57,26 @@ func (s *Store) Join(ctx context.Context, r store.Relay, k store.Sink) (store.Se
 		return nil, errClosed
 	}
 	now := s.db.now()
-	if err := s.db.register(r, k.Name, now); err != nil {
+	if err := s.db.register(r, k, now); err != nil {
 		return nil, err
 	}
 	if fault.Lost {
 		return nil, errors.Join(fault.Err, errJoinLost)
 	}
-	return newSession(s, r, k.Name, before), nil
+	return newSession(s, r, k, before), nil
+}
+
+// Register makes the sink where it is new.
+func (s *Store) Register(ctx context.Context, k store.Sink) error {
+	if _, err := s.db.begin(ctx, Call{Op: OpJoin, Sink: k.Name}); err != nil {
+		return err
+	}
+	defer s.db.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	s.db.see(k, s.db.now())
+	return nil
 }
 
 var errJoinLost = errors.New("join: the answer was lost")
@@ -86,13 +99,15 @@ func checkRelay(r store.Relay, k store.Sink) error {
 }
 
 // register takes the name over if its holder's lease has ended, and adds the relay and its cursor.
-func (db *DB) register(r store.Relay, sinkName string, now time.Time) error {
+func (db *DB) register(r store.Relay, as store.Sink, now time.Time) error {
+	sinkName := as.Name
 	if old := db.state.relays[r.ID]; old != nil && old.name != r.Name {
 		return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "join", Detail: "another relay has this id"}
 	}
 	holder := db.state.named(r.Name)
 	if holder != nil && holder.id == r.ID && !slices.Contains(holder.sinks, sinkName) {
 		holder.sinks = append(holder.sinks, sinkName) // the same relay on another sink
+		holder.settings[sinkName] = as.Settings
 	} else {
 		if holder != nil && !holder.expired(now) {
 			return &store.NameTaken{Name: holder.name, Host: holder.host, PID: holder.pid, Until: holder.ends.Sub(now)}
@@ -102,15 +117,22 @@ func (db *DB) register(r store.Relay, sinkName string, now time.Time) error {
 		}
 		db.state.relays[r.ID] = &relay{
 			id: r.ID, name: r.Name, host: r.Host, version: r.Version, pid: r.PID, lease: r.Lease,
-			sinks: []string{sinkName}, started: now, heartbeat: now, ends: now.Add(r.Lease),
+			sinks: []string{sinkName}, settings: map[string]string{sinkName: as.Settings}, started: now, heartbeat: now, ends: now.Add(r.Lease),
 		}
 	}
-	k := db.state.sink(sinkName)
-	if k == nil {
-		k = db.newSink(sinkName)
-	}
+	k := db.see(as, now)
 	k.cursors[r.ID] = &cursor{settledAt: now}
 	return nil
+}
+
+// see makes a sink where it is new, and notes what it takes.
+func (db *DB) see(as store.Sink, now time.Time) *sink {
+	k := db.state.sink(as.Name)
+	if k == nil {
+		k = db.newSink(as)
+	}
+	k.selection, k.seen = as.Selection, now
+	return k
 }
 
 // session is one relay on one sink. Everything of it is guarded by the database's lock.
@@ -119,6 +141,7 @@ type session struct {
 	db          *DB
 	relay       store.Relay
 	sink        string
+	selection   outbox.Selection
 	no          int64     // of the cursor, as the session knows it
 	incarnation uint64    // of the server that the session's memory is of
 	beaten      time.Time // the last heartbeat, by the process's clock
@@ -132,7 +155,7 @@ type session struct {
 
 var _ store.Session = (*session)(nil)
 
-func newSession(s *Store, r store.Relay, sink string, beaten time.Time) *session {
+func newSession(s *Store, r store.Relay, as store.Sink, beaten time.Time) *session {
 	if r.Page <= 0 {
 		r.Page = 2048
 	}
@@ -140,7 +163,7 @@ func newSession(s *Store, r store.Relay, sink string, beaten time.Time) *session
 		r.PageBytes = 16 << 20
 	}
 	return &session{
-		store: s, db: s.db, relay: r, sink: sink, beaten: beaten, incarnation: s.db.incarnation,
+		store: s, db: s.db, relay: r, sink: as.Name, selection: as.Selection, beaten: beaten, incarnation: s.db.incarnation,
 		counts: make([]int, s.db.config.Partitions), inRoom: make([]bool, s.db.config.Partitions),
 	}
 }

@@ -11,6 +11,10 @@ import (
 // sink is a destination: how far it has got in each partition, and its exceptions.
 type sink struct {
 	name      string
+	selection outbox.Selection
+	created   time.Time
+	seen      time.Time
+	skipped   map[outbox.ID]struct{} // what was there when it was made, before its start
 	parts     []*part
 	parked    map[outbox.ID]*parked
 	dead      map[outbox.ID]*dead
@@ -57,18 +61,52 @@ type read struct {
 	open int // its parts that are not settled whole
 }
 
-func (db *DB) newSink(name string) *sink {
+// newSink makes a sink that begins where it is said: nothing before the first number that it wants was handed over.
+func (db *DB) newSink(as store.Sink) *sink {
 	k := &sink{
-		name: name, parked: map[outbox.ID]*parked{}, dead: map[outbox.ID]*dead{}, attempts: map[outbox.ID][]store.AttemptInfo{},
+		name: as.Name, created: db.now(), skipped: map[outbox.ID]struct{}{}, parked: map[outbox.ID]*parked{}, dead: map[outbox.ID]*dead{}, attempts: map[outbox.ID][]store.AttemptInfo{},
 		positions: map[outbox.ID]string{}, discarded: map[outbox.ID]struct{}{}, cursors: map[outbox.ID]*cursor{},
 	}
+	first := db.state.startsAt(as.Start)
 	k.parts = make([]*part, db.config.Partitions)
 	for i := range k.parts {
 		k.parts[i] = &part{id: i, unread: slices.Clone(db.state.logs[i]), keys: map[string]*line{}}
+		if p := k.parts[i]; first > 1 {
+			for _, r := range p.unread.take(p.unread.upTo(first - 1)) {
+				k.skipped[r.ID] = struct{}{}
+			}
+			p.fresh, p.passed = first-1, first-1
+		}
 	}
-	i, _ := db.state.findSink(name)
+	i, _ := db.state.findSink(as.Name)
 	db.state.sinks = slices.Insert(db.state.sinks, i, k)
 	return k
+}
+
+// takes reports whether a committed message is any of the sink's business.
+func (k *sink) takes(r *row) bool {
+	_, skipped := k.skipped[r.ID]
+	return !skipped && k.selection.Match(r.Topic) || k.parked[r.ID] != nil || k.dead[r.ID] != nil
+}
+
+// startsAt is the first number that a new sink wants.
+func (s *state) startsAt(start store.Start) int64 {
+	first := s.seq + 1
+	switch {
+	case start.Latest:
+		return first
+	case start.Since.IsZero():
+		return 1
+	}
+	for _, log := range s.logs {
+		for _, r := range log {
+			if !r.CreatedAt.Before(start.Since) {
+				first = min(first, r.Seq)
+				break
+			}
+		}
+	}
+	return first
 }
 
 // restore makes what was handed over and not settled unread again. Settled is what stands before the first message of
@@ -114,8 +152,13 @@ func (p *part) unsettled(r *row) bool {
 }
 
 // backlog is how many messages have no outcome yet.
-func (p *part) backlog() int {
-	n := len(p.unread)
+func (k *sink) backlog(p *part) int {
+	n := 0
+	for _, r := range p.unread {
+		if k.takes(r) {
+			n++
+		}
+	}
 	for _, r := range p.reads {
 		n += len(r.rows) - r.n
 	}

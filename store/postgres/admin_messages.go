@@ -158,12 +158,12 @@ func (a *Admin) addStates(ctx context.Context, tx pgx.Tx, sink string, ms []stor
 		return nil
 	}
 	ids, partitions := make([][16]byte, len(ms)), make([]int32, len(ms))
-	seqs, txids := make([]int64, len(ms)), make([]string, len(ms))
+	seqs, txids, topics := make([]int64, len(ms)), make([]string, len(ms)), make([]string, len(ms))
 	for i := range ms {
 		ids[i], partitions[i], seqs[i] = ms[i].ID, int32(ms[i].Partition), ms[i].Seq //nolint:gosec // an int in the database
-		txids[i] = fmt.Sprint(ms[i].Tx)
+		txids[i], topics[i] = fmt.Sprint(ms[i].Tx), ms[i].Topic
 	}
-	rows, err := tx.Query(ctx, a.sql["states"], sink, ids, partitions, seqs, txids)
+	rows, err := tx.Query(ctx, a.sql["states"], sink, ids, partitions, seqs, txids, topics)
 	if err != nil {
 		return err
 	}

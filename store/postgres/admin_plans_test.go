@@ -88,7 +88,7 @@ func (o *adminOutbox) checkLists(t *testing.T, m *million, statistics string) {
 		"dead by another code": {"dead", []any{"", start, end, maxScan, 101, "", "", "", "", "", nil, nil, "onward/x", 0, "", ""}, 22_000},
 		"a dead letter":        {"dead_one", []any{"", dead}, 100},
 		"a message":            {"message", []any{id}, 100},
-		"its states":           {"states", []any{"", "{" + id + "}", "{1}", "{500000}", "{800}"}, 300},
+		"its states":           {"states", []any{"", "{" + id + "}", "{1}", "{500000}", "{800}", "{orders}"}, 300},
 		"a receipt":            {"receipt", []any{"orders", id, 1, 500000, "800"}, 100},
 		"pending floor":        {"pending_floor", []any{"orders"}, 300_000},
 		"partitions":           {"partitions", []any{"orders"}, 200_000},

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -25,9 +26,30 @@ func (a *Admin) Status(ctx context.Context) (s store.Status, err error) {
 				return err
 			}
 		}
-		return rows.Err()
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		return a.addUnrouted(ctx, tx, &s)
 	})
 	return s, err
+}
+
+func (a *Admin) addUnrouted(ctx context.Context, tx pgx.Tx, s *store.Status) error {
+	rows, err := tx.Query(ctx, a.sql["unrouted"])
+	if err != nil {
+		return err
+	}
+	var t store.TopicCount
+	var part int
+	_, err = pgx.ForEachRow(rows, []any{&t.Topic, &t.Messages, &part}, func() error {
+		if part == 0 {
+			s.UnroutedOf = t.Messages
+		} else {
+			s.Unrouted = append(s.Unrouted, t)
+		}
+		return nil
+	})
+	return err
 }
 
 // scanStatus reads one row: the outbox, and one sink if there is any.
@@ -38,10 +60,13 @@ func scanStatus(row pgx.Row, s *store.Status) error {
 		sink                        store.SinkStatus
 		oldest, settled             nullTime
 		retry, scheduled, behind    int64
+		created, seen               nullTime
+		serving                     []byte
 	)
 	err := row.Scan(&version, &schema, &partitions, &s.Lineage, &s.Now, &s.RelaysLive,
 		&name, &sink.Backlog, &sink.BacklogAtLeast, &oldest, &retry, &scheduled, &behind, &sink.BlockedKeys, &sink.Dead,
-		&sink.CountsAtLeast, &sink.Published, &sink.PartitionsOwned, &sink.PartitionsFree, &settled)
+		&sink.CountsAtLeast, &sink.Published, &sink.PartitionsOwned, &sink.PartitionsFree, &settled,
+		&sink.Topics, &sink.Exclude, &created, &seen, &serving)
 	if err != nil {
 		return err
 	}
@@ -51,7 +76,10 @@ func scanStatus(row pgx.Row, s *store.Status) error {
 	if name == nil {
 		return nil
 	}
-	sink.Name, sink.LastSettle = *name, settled.Time
+	sink.Name, sink.LastSettle, sink.CreatedAt, sink.SeenAt = *name, settled.Time, created.Time, seen.Time
+	if err := json.Unmarshal(serving, &sink.Serving); err != nil {
+		return err
+	}
 	if !oldest.IsZero() {
 		sink.Lag = max(s.Now.Sub(oldest.Time), 0)
 	}

@@ -31,4 +31,5 @@ GRANT EXECUTE ON FUNCTION outbox_lock_lines(text, int[]), outbox_promote(text, i
 GRANT SELECT ON outbox_messages, outbox_meta, outbox_sinks, outbox_relays, outbox_partitions, outbox_cursors, outbox_parked,
     outbox_dead, outbox_attempts, outbox_positions, outbox_audit, outbox_keys, outbox_incarnation TO onward_admin, onward_viewer;
 GRANT SELECT ON SEQUENCE outbox_messages_seq_seq TO onward_admin, onward_viewer;
-GRANT EXECUTE ON FUNCTION outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text) TO onward_admin;
+GRANT EXECUTE ON FUNCTION outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text),
+    outbox_remove_sink(text, text, text) TO onward_admin;

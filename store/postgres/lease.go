@@ -206,10 +206,10 @@ func (s *Session) claim(ctx context.Context, op string, n int) error {
 	return nil
 }
 
-// refresh settles the current snapshot where nothing was settled for long.
+// refresh settles how far the reads are where nothing was settled for long: a sink may have passed over all that they saw.
 func (s *Session) refresh(ctx context.Context) error {
 	s.mu.Lock()
-	due := time.Since(s.settled) >= cursorAge && s.ledger.row != nil && s.ledger.row.pos != s.written
+	due := time.Since(s.settled) >= cursorAge && s.ledger.unwritten(s.written)
 	s.mu.Unlock()
 	if !due {
 		return nil

@@ -278,6 +278,19 @@ func (s *slot) settle(d store.Done) {
 	}
 }
 
+// unwritten reports whether a settle without outcomes would write anything new.
+func (l *ledger) unwritten(row position) bool {
+	if l.row != nil && l.row.pos != row {
+		return true
+	}
+	for _, s := range l.slots {
+		if !s.member && (cursor{position: s.settledPosition(), seq: s.settledSeq()}) != s.durable {
+			return true
+		}
+	}
+	return false
+}
+
 // elect says which partitions stand in the row: the members, but for those that leave or hold up its snapshot for too
 // long, and those that have come to share its positions.
 func (l *ledger) elect(all []*slot, leaving map[int]bool) map[int]bool {

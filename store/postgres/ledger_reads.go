@@ -167,9 +167,16 @@ type answer struct {
 	top      int64     // the sequence's last value
 	over     []bool    // of each group: more late rows than a page
 	rows     [][]int64 // of each slot: the numbers of its rows, ascending
+	sifted   []sifted  // of each slot, where the sink does not take everything; nil: it does
 	cut      bool      // fresh rows were left out because of their bytes: who gave too few is not exhausted
 	scanned  int64     // a page of a pass: the last number scanned
 	ended    bool      // a page of a pass: there was less than a page left
+}
+
+// sifted is how far a partition was looked at for fresh rows: the last number, and how many rows.
+type sifted struct {
+	last int64
+	n    int
 }
 
 // wentBack: the sequence is below what was read before, so the rows are of another numbering.
@@ -209,7 +216,12 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 		if n > late {
 			s.seq = seqs[n-1]
 		}
-		r.exhaust(i, a, n-late, len(a.rows[i])-late)
+		found := len(a.rows[i]) - late
+		if a.sifted != nil && n == len(a.rows[i]) && r.room[i] {
+			s.seq = max(s.seq, a.sifted[i].last)
+			found = max(found, a.sifted[i].n)
+		}
+		r.exhaust(i, a, n == len(a.rows[i]), found)
 		more = more || s.behind && r.room[i] // also one that was not asked: it may have got some since it was
 	}
 	pass := l.merge(r, a)
@@ -229,7 +241,7 @@ func (r *request) freshShare(i, n, before int) int {
 
 // exhaust lets L jump to the sequence's last value where everything visible was read: rows of open transactions below it
 // come as late ones.
-func (r *request) exhaust(i int, a *answer, kept, found int) {
+func (r *request) exhaust(i int, a *answer, kept bool, found int) {
 	s := r.slots[i]
 	all := false
 	switch r.kind {
@@ -241,7 +253,7 @@ func (r *request) exhaust(i int, a *answer, kept, found int) {
 		s.filled = false
 	case readPass: // it reads late rows alone, and never comes here
 	}
-	all = all && kept == found
+	all = all && kept
 	s.behind = !all
 	switch {
 	case all:

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -33,7 +34,7 @@ func (s *Store) Join(ctx context.Context, r store.Relay, sink store.Sink) (store
 	}
 	m := s.member(r)
 	sent := time.Now()
-	err := s.register(ctx, m, sink.Name)
+	err := s.register(ctx, m, sink)
 	if err != nil {
 		s.release(m)
 		if errors.Is(err, store.ErrNameTaken) {
@@ -42,7 +43,7 @@ func (s *Store) Join(ctx context.Context, r store.Relay, sink store.Sink) (store
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	m.renewed(sent)
-	session := newSession(s, m, sink.Name)
+	session := newSession(s, m, sink)
 	if err := session.reload(ctx); err != nil {
 		s.release(m)
 		return nil, fmt.Errorf("%s: %w", op, err)
@@ -91,13 +92,17 @@ func (s *Store) incarnate(ctx context.Context) error {
 }
 
 // register makes the sink and the relay's row, and takes over an expired relay of the same name.
-func (s *Store) register(ctx context.Context, m *member, sink string) error {
+func (s *Store) register(ctx context.Context, m *member, sink store.Sink) error {
+	settings, err := json.Marshal(map[string]string{sink.Name: sink.Settings})
+	if err != nil {
+		return err
+	}
 	for range 3 {
 		var rows int
 		err := s.trip(ctx, m.application, func(b *pgx.Batch) {
-			b.Queue(s.text("sink"), sink)
-			b.Queue(s.text("register"), m.ID.String(), m.Name, []string{sink}, m.Lease.Microseconds(), m.Host, m.PID, m.Version)
-			b.Queue(s.text("join"), m.ID.String(), sink)
+			queueSink(b, s, sink)
+			b.Queue(s.text("register"), m.ID.String(), m.Name, []string{sink.Name}, m.Lease.Microseconds(), m.Host, m.PID, m.Version, string(settings))
+			b.Queue(s.text("join"), m.ID.String(), sink.Name, sink.Settings)
 		}, func(r pgx.BatchResults) error {
 			if _, err := r.Exec(); err != nil {
 				return err

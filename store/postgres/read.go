@@ -52,7 +52,7 @@ func (s *Session) find(ctx context.Context, r *request, room store.Room) (*found
 			return nil, err
 		}
 	}
-	f := newFound(r, room.Bytes)
+	f := newFound(r, room.Bytes, s.takes != "" || s.leaves != "")
 	f.page = s.member.Page
 	name, args := s.question(r, room)
 	err := s.trip(ctx, false, name, args, f.scan)
@@ -77,15 +77,15 @@ func (s *Session) question(r *request, room store.Room) (name string, args []any
 	}
 	switch r.kind {
 	case readWindow:
-		return "read_window", []any{s.sink, r.groups[0].pos.snapshot, parts, int64(room.Bytes), s.floor}
+		return "read_window", []any{s.sink, r.groups[0].pos.snapshot, parts, int64(room.Bytes), s.floor, s.takes, s.leaves}
 	case readPass:
-		return "read_page", []any{s.sink, r.groups[0].txids, r.groups[0].pos.lateSeq, r.tops[0], parts, seqs, int64(s.member.PageBytes), s.floor, r.first}
+		return "read_page", []any{s.sink, r.groups[0].txids, r.groups[0].pos.lateSeq, r.tops[0], parts, seqs, int64(s.member.PageBytes), s.floor, r.first, s.takes, s.leaves}
 	default:
 		snapshots := make([]string, len(r.groups))
 		for i, g := range r.groups {
 			snapshots[i] = g.pos.snapshot
 		}
-		return "read_shares", []any{s.sink, snapshots, r.tops, parts, groups, seqs, want, int64(s.member.PageBytes), int64(room.Bytes), s.floor, r.first}
+		return "read_shares", []any{s.sink, snapshots, r.tops, parts, groups, seqs, want, int64(s.member.PageBytes), int64(room.Bytes), s.floor, r.first, s.takes, s.leaves}
 	}
 }
 
@@ -130,9 +130,12 @@ type found struct {
 	records [][]store.Record
 }
 
-func newFound(r *request, bytes int) *found {
+func newFound(r *request, bytes int, sifts bool) *found {
 	f := &found{r: r, bytes: bytes, place: make(map[int32]int, len(r.slots)), records: make([][]store.Record, len(r.slots))}
 	f.over, f.rows = make([]bool, len(r.groups)), make([][]int64, len(r.slots))
+	if sifts && r.kind == readShares {
+		f.sifted = make([]sifted, len(r.slots))
+	}
 	for i, s := range r.slots {
 		f.place[int32(s.part)] = i //nolint:gosec // at most 16,384
 	}
@@ -146,6 +149,10 @@ func (f *found) scan(rows pgx.Rows) error {
 		d.row(rows)
 		if d.raw[0] != nil {
 			f.headed(&d)
+			continue
+		}
+		if d.raw[3] != nil {
+			f.passedOver(&d)
 			continue
 		}
 		var r store.Record
@@ -194,6 +201,20 @@ func (f *found) cutBytes() {
 	}
 	if f.cut = total > f.bytes; f.cut && fresh > 1 {
 		f.records[last] = f.records[last][:len(f.records[last])-1]
+		if f.sifted != nil {
+			f.sifted[last] = sifted{} // what lies behind the row that was left out was not passed
+		}
+	}
+}
+
+// passedOver takes how far a partition was looked at, whatever of it the sink takes.
+func (f *found) passedOver(d *decoder) {
+	last, what := d.int(1), d.ints(3)
+	if d.err != nil {
+		return
+	}
+	if i, known := f.place[int32(what[0])]; known { //nolint:gosec // a partition
+		f.sifted[i] = sifted{last: last, n: int(what[1])}
 	}
 }
 

@@ -19,6 +19,8 @@ type Session struct {
 	store  *Store
 	member *member
 	sink   string
+	takes  string // what the sink takes, and leaves: regular expressions; empty: everything, and nothing
+	leaves string
 	sql    map[string]string
 
 	reading  sync.Mutex // reads go one after the other
@@ -50,14 +52,16 @@ var sessionNames = []string{
 	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired",
 }
 
-func newSession(s *Store, m *member, sink string) *Session {
+func newSession(s *Store, m *member, sink store.Sink) *Session {
 	if m.Page == 0 {
 		m.Page = defaultPage
 	}
 	if m.PageBytes == 0 {
 		m.PageBytes = defaultPageBytes
 	}
-	c := &Session{store: s, member: m, sink: sink, sql: make(map[string]string)}
+	c := &Session{
+		store: s, member: m, sink: sink.Name, takes: expression(sink.Topics), leaves: expression(sink.Exclude), sql: make(map[string]string),
+	}
 	for _, name := range sessionNames {
 		c.sql[name] = sessionStatement(s.names, name, m.Page)
 	}

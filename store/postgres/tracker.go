@@ -40,6 +40,8 @@ func (a *Admin) State(ctx context.Context, sink string, r outbox.Receipt) (state
 // stateOfReceipt weighs what the cursor says against whether the row is there.
 func stateOfReceipt(state store.State, inLog bool, fate string) store.State {
 	switch {
+	case inLog && state == "": // the sink does not take it
+		return store.StateUnknown
 	case inLog, state == store.StateParked, state == store.StateDead, state == store.StateDiscarded:
 		return state
 	case fate == "aborted":

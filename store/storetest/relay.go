@@ -68,7 +68,12 @@ func (s *suite) join(as store.Relay) *relay {
 
 func (s *suite) joinOn(st store.Store, as store.Relay, sink string) *relay {
 	s.Helper()
-	session, err := st.Join(s.ctx, as, store.Sink{Name: sink})
+	return s.joinAs(st, as, store.Sink{Name: sink})
+}
+
+func (s *suite) joinAs(st store.Store, as store.Relay, sink store.Sink) *relay {
+	s.Helper()
+	session, err := st.Join(s.ctx, as, sink)
 	s.ok(err, "join")
 	s.Cleanup(func() { _ = session.Close(context.Background()) })
 	return &relay{s: s, store: st, session: session, as: as}

@@ -61,12 +61,19 @@ ALTER SEQUENCE outbox_messages_seq_seq OWNED BY outbox_messages.seq;
 CREATE INDEX :outbox_messages_txid_seq ON outbox_messages (txid, seq);
 CREATE UNIQUE INDEX :outbox_messages_id ON outbox_messages (id);
 
--- A named destination.
+-- A named destination, and what it takes. takes and leaves are its patterns as regular expressions; empty: everything, and
+-- nothing. What lay at or below start_seq and was visible in start_snapshot when it was made is none of its business.
 CREATE TABLE outbox_sinks (
-    name       text PRIMARY KEY,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    published  bigint      NOT NULL DEFAULT 0   -- by relays that have left; the running ones count in outbox_cursors
+    name           text PRIMARY KEY,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    topics         text[]      NOT NULL DEFAULT '{}',
+    exclude        text[]      NOT NULL DEFAULT '{}',
+    takes          text        NOT NULL DEFAULT '',
+    leaves         text        NOT NULL DEFAULT '',
+    start_seq      bigint      NOT NULL DEFAULT 0,
+    start_snapshot pg_snapshot NOT NULL DEFAULT pg_current_snapshot(),
+    published      bigint      NOT NULL DEFAULT 0   -- by relays that have left; the running ones count in outbox_cursors
 );
 
 -- The running relays. One update every heartbeat renews everything that a relay holds.
@@ -74,6 +81,7 @@ CREATE TABLE outbox_relays (
     id           uuid PRIMARY KEY,
     name         text        NOT NULL CONSTRAINT :outbox_relays_name UNIQUE,
     sinks        text[]      NOT NULL,
+    settings     jsonb       NOT NULL DEFAULT '{}',    -- of each sink: how this relay serves it, for people
     draining     boolean     NOT NULL DEFAULT false,
     lease        interval    NOT NULL,
     host         text        NOT NULL DEFAULT '',

@@ -156,7 +156,46 @@ BEGIN
     RETURN gone.was;
 END $$;
 
+-- Forgets a sink: its cursors, and its parked and dead messages; the log is left alone. ON002 onward/not-found, ON003
+-- onward/state-conflict while a live relay serves it, ON004 onward/reason-required, ON005 not in READ COMMITTED.
+CREATE FUNCTION outbox_remove_sink(sink text, reason text, actor text DEFAULT current_user)
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    server   text;
+    parked   bigint;
+    dead     bigint;
+BEGIN
+    PERFORM outbox_check_isolation();
+    IF coalesce(btrim(reason), '') = '' THEN
+        RAISE EXCEPTION 'removing a sink needs a reason (onward/reason-required)' USING ERRCODE = 'ON004';
+    END IF;
+    -- In the order of all locks: relays, cursors, partitions, parked. A relay that registers waits for the sink's row.
+    PERFORM FROM outbox_sinks s WHERE s.name = sink FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no sink % (onward/not-found)', quote_literal(sink) USING ERRCODE = 'ON002';
+    END IF;
+    SELECT r.name INTO server FROM outbox_relays r WHERE sink = ANY (r.sinks) AND r.leased_until > clock_timestamp() ORDER BY r.name LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'relay % serves sink % (onward/state-conflict)', server, quote_literal(sink)
+            USING ERRCODE = 'ON003', HINT = 'stop the relays that serve it, or take the sink out of their configuration';
+    END IF;
+    DELETE FROM outbox_cursors c WHERE c.sink = sink;
+    UPDATE outbox_relays r SET sinks = array_remove(r.sinks, sink), settings = r.settings - sink WHERE sink = ANY (r.sinks);
+    DELETE FROM outbox_partitions p WHERE p.sink = sink;
+    DELETE FROM outbox_parked k WHERE k.sink = sink;
+    GET DIAGNOSTICS parked = ROW_COUNT;
+    DELETE FROM outbox_dead d WHERE d.sink = sink;
+    GET DIAGNOSTICS dead = ROW_COUNT;
+    DELETE FROM outbox_attempts a WHERE a.sink = sink;
+    DELETE FROM outbox_positions p WHERE p.sink = sink;
+    DELETE FROM outbox_sinks s WHERE s.name = sink;
+    INSERT INTO outbox_audit (actor, action, sink, reason, detail)
+    VALUES (coalesce(nullif(btrim(actor), ''), session_user), 'remove sink', sink, reason, jsonb_build_object('parked', parked, 'dead', dead));
+END $$;
+
 -- Who may is said by the grants; everybody may nothing.
 REVOKE ALL ON FUNCTION outbox_written(uuid[]), outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]),
     outbox_check_isolation(), outbox_refuse_act(text, uuid), outbox_published_after(text, int, text, bigint),
-    outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text) FROM PUBLIC;
+    outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text),
+    outbox_remove_sink(text, text, text) FROM PUBLIC;

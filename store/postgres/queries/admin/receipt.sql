@@ -6,7 +6,8 @@ SELECT EXISTS (SELECT FROM outbox_sinks WHERE name = $1::text),
        EXISTS (SELECT FROM outbox_messages WHERE id = m.id AND seq = m.seq AND partition_id = m.partition_id),
        coalesce(st.state, ''),
        CASE WHEN m.txid < pg_snapshot_xmax(pg_current_snapshot()) THEN coalesce(pg_xact_status(m.txid), '') ELSE 'in progress' END
-FROM (SELECT $2::uuid AS id, $3::int AS partition_id, $4::bigint AS seq, $5::text::xid8 AS txid) m
+FROM (SELECT $2::uuid AS id, $3::int AS partition_id, $4::bigint AS seq, $5::text::xid8 AS txid,
+             (SELECT l.topic FROM outbox_messages l WHERE l.id = $2 AND l.seq = $4) AS topic) m
 LEFT JOIN
 --:state
 ON true;

@@ -1,4 +1,4 @@
--- Where the message m (id, partition_id, seq, txid) stands in the sink $1 ('': in each). A file that needs it says so in
+-- Where the message m (id, topic, partition_id, seq, txid) stands in the sink $1 ('': in each that takes it). A file that needs it says so in
 -- a line that reads "--:state" and stands where a table may stand, after m.
 --
 -- Published: seq is passed, and the snapshot of the cursor (in a late pass up to late_seq: the one of the pass) sees the
@@ -28,5 +28,8 @@ LATERAL (
                        WHERE c.sink = p.sink AND c.relay = p.relay AND p.partition_id = ANY (c.partitions)) h ON true
     LEFT JOIN outbox_parked k ON k.sink = s.name AND k.id = m.id AND k.seq = m.seq
     LEFT JOIN outbox_dead d ON d.sink = s.name AND d.id = m.id AND d.seq = m.seq
-    WHERE $1::text = '' OR s.name = $1
+    WHERE ($1::text = '' OR s.name = $1)
+      AND (k.id IS NOT NULL OR d.id IS NOT NULL
+           OR (m.topic IS NULL OR (s.takes = '' OR m.topic ~ s.takes) AND (s.leaves = '' OR m.topic !~ s.leaves))
+              AND NOT (m.seq <= s.start_seq AND pg_visible_in_snapshot(m.txid, s.start_snapshot)))
 ) st

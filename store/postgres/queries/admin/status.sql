@@ -21,12 +21,12 @@ WITH
     SELECT u.sink, m.*
     FROM unseen u
     CROSS JOIN LATERAL (
-        (SELECT o.partition_id, o.seq, o.txid, o.created_at
+        (SELECT o.partition_id, o.seq, o.txid, o.created_at, o.topic
          FROM unnest(u.ended) e(x)
          CROSS JOIN LATERAL (SELECT * FROM outbox_messages WHERE txid = e.x::xid8 ORDER BY seq LIMIT 100000) o
          LIMIT 100000)
         UNION ALL
-        (SELECT o.partition_id, o.seq, o.txid, o.created_at
+        (SELECT o.partition_id, o.seq, o.txid, o.created_at, o.topic
          FROM outbox_messages o WHERE o.txid >= u.xmax
          ORDER BY o.txid, o.seq LIMIT 100000)) m)
 , late AS MATERIALIZED (
@@ -37,25 +37,30 @@ WITH
                             NOT (a.seq <= c.seq
                                  AND (a.seq <= (SELECT seq FROM floor)
                                       OR pg_visible_in_snapshot(a.txid, c.snapshot)
-                                      OR coalesce(a.seq <= c.late_seq AND pg_visible_in_snapshot(a.txid, c.late_snapshot), false))) AS waits
-                     FROM candidates a JOIN cursors c ON c.sink = a.sink AND c.partition_id = a.partition_id) w
+                                      OR coalesce(a.seq <= c.late_seq AND pg_visible_in_snapshot(a.txid, c.late_snapshot), false)))
+                            AND (s.takes = '' OR a.topic ~ s.takes) AND (s.leaves = '' OR a.topic !~ s.leaves) AS waits
+                     FROM candidates a JOIN outbox_sinks s ON s.name = a.sink JOIN cursors c ON c.sink = a.sink AND c.partition_id = a.partition_id) w
                GROUP BY w.sink) l ON l.sink = u.sink)
 , fresh AS MATERIALIZED (
     SELECT l.sink, f.n,
            (SELECT min(o.created_at)
             FROM cursors c
-            CROSS JOIN LATERAL (SELECT m.created_at FROM outbox_messages m
-                                WHERE m.partition_id = c.partition_id AND m.seq > c.seq
-                                ORDER BY m.seq LIMIT 1) o
+            CROSS JOIN LATERAL (SELECT t.created_at
+                                FROM (SELECT m.seq, m.created_at, m.topic FROM outbox_messages m
+                                      WHERE m.partition_id = c.partition_id AND m.seq > c.seq
+                                      ORDER BY m.seq LIMIT CASE WHEN s.takes = '' AND s.leaves = '' THEN 1 ELSE 1000 END) t
+                                WHERE (s.takes = '' OR t.topic ~ s.takes) AND (s.leaves = '' OR t.topic !~ s.leaves)
+                                ORDER BY t.seq LIMIT 1) o
             WHERE c.sink = l.sink) AS oldest
-    FROM late l
+    FROM late l JOIN outbox_sinks s ON s.name = l.sink
     CROSS JOIN LATERAL (
         SELECT count(*) AS n
         FROM (SELECT FROM cursors c
-              CROSS JOIN LATERAL (SELECT m.txid FROM outbox_messages m
+              CROSS JOIN LATERAL (SELECT m.txid, m.topic FROM outbox_messages m
                                   WHERE m.partition_id = c.partition_id AND m.seq > c.seq
                                   ORDER BY m.seq LIMIT CASE WHEN l.read >= 100000 THEN 0 ELSE 200000 END) o
               WHERE c.sink = l.sink AND pg_visible_in_snapshot(o.txid, c.snapshot)
+                AND (s.takes = '' OR o.topic ~ s.takes) AND (s.leaves = '' OR o.topic !~ s.leaves)
               LIMIT 100000) t) f)
 -- A parked row with due_at is the head of its key; the others wait behind one.
 , heads AS MATERIALIZED (
@@ -101,7 +106,10 @@ SELECT version(),
        (SELECT count(*) FROM cursors c WHERE c.sink = s.name AND c.relay IS NULL),
        -- Relays that gave everything back have left no cursor row: what they freed has the time of their last write.
        coalesce((SELECT max(c.settled_at) FROM outbox_cursors c WHERE c.sink = s.name),
-                (SELECT max(c.freed_at) FROM cursors c WHERE c.sink = s.name))
+                (SELECT max(c.freed_at) FROM cursors c WHERE c.sink = s.name)),
+       coalesce(s.topics, '{}'), coalesce(s.exclude, '{}'), s.created_at, s.seen_at,
+       (SELECT coalesce(json_agg(json_build_object('relay', r.name, 'settings', coalesce(r.settings ->> s.name, '')) ORDER BY r.name), '[]')
+        FROM outbox_relays r WHERE s.name = ANY (r.sinks) AND r.leased_until > clock_timestamp())
 FROM (SELECT 1) one
 LEFT JOIN outbox_sinks s ON true
 LEFT JOIN late ON late.sink = s.name

@@ -1,6 +1,6 @@
--- A further sink of a relay that is registered. $1 id, $2 sink
+-- A further sink of a relay that is registered. $1 id, $2 sink, $3 its settings
 WITH relay AS (
-    UPDATE outbox_relays SET sinks = sinks || $2::text
+    UPDATE outbox_relays SET sinks = sinks || $2::text, settings = settings || jsonb_build_object($2::text, $3::text)
     WHERE id = $1::text::uuid AND NOT $2::text = ANY (sinks)
     RETURNING id)
 INSERT INTO outbox_cursors (sink, relay, no, snapshot, partitions, seqs, published, settled_at)

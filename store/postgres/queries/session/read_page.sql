@@ -3,7 +3,7 @@
 -- others. The first row says what the read was; its last column is {last row scanned, how many, all of them}.
 --
 -- $1 sink, $2 late transactions, $3 l, $4 largest L, $5 partitions, $6 L of each, $7 bytes of payloads, $8 floor,
--- $9 the first read of some since they were loaded
+-- $9 the first read of some since they were loaded, $10 and $11 what the sink takes and leaves
 WITH
 --:now
 , p AS MATERIALIZED (
@@ -27,6 +27,6 @@ SELECT NULL, NULL, NULL, NULL,
 --:record
 FROM page CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.ctid = page.tid LIMIT 1) m
 JOIN p ON p.part = m.partition_id AND m.seq <= p.l
-WHERE NOT $9 OR NOT (
+WHERE (NOT $9 OR NOT (
 --:known
-);
+)) AND ($10::text = '' OR m.topic ~ $10) AND ($11::text = '' OR m.topic !~ $11);

@@ -3,7 +3,7 @@
 --
 -- $1 sink; $2 snapshot and $3 largest L of each group; $4 partitions, $5 group (from 1), $6 L, and $7 fresh rows wanted of
 -- each (0: late ones only); $8 bytes of late payloads, $9 of fresh payloads; $10 floor: rows up to it are never late; $11 the
--- first read of some since they were loaded
+-- first read of some since they were loaded; $12 and $13 what the sink takes and leaves, as regular expressions
 --
 -- Fresh rows are cut in the order of their numbers; one more than fits shows that there are more.
 -- Each branch has its own index order and LIMIT, in CTEs of its own: a generic plan cannot spoil it.
@@ -32,20 +32,40 @@ late AS MATERIALIZED (
     SELECT c.partition_id, c.seq FROM cand c JOIN p ON p.part = c.partition_id AND p.g = c.no AND c.seq <= p.l
     WHERE c.no NOT IN (SELECT no FROM over)),
 asked AS MATERIALIZED (
-    SELECT part, l, n FROM p WHERE n > 0 AND g NOT IN (SELECT no FROM over))
+    SELECT part, l, n FROM p WHERE n > 0 AND g NOT IN (SELECT no FROM over)),
+-- Of a sink that does not take everything: the limit comes first, and what it leaves is dropped afterwards. L goes on from the
+-- last row that was looked at. Bytes are those of what it takes.
+sifted AS MATERIALIZED (
+    SELECT f.part, f.seq, f.taken, sum(f.bytes) OVER (ORDER BY f.seq) - f.bytes AS before
+    FROM (SELECT asked.part, o.seq, t.taken, CASE WHEN t.taken THEN octet_length(o.payload) ELSE 0 END AS bytes
+          FROM asked CROSS JOIN LATERAL (
+              SELECT o.seq, o.topic, o.payload FROM outbox_messages o
+              WHERE o.partition_id = asked.part AND o.seq > asked.l ORDER BY o.seq LIMIT asked.n) o
+          CROSS JOIN LATERAL (SELECT ($12::text = '' OR o.topic ~ $12) AND ($13::text = '' OR o.topic !~ $13) AS taken) t
+          WHERE $12::text <> '' OR $13::text <> '') f)
 SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token::text FROM now), ''), array(SELECT no::bigint FROM over),
 --:norow
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
 --:record
 FROM late CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = late.partition_id AND o.seq = late.seq LIMIT 1) m
-WHERE NOT $11 OR NOT (
+WHERE (NOT $11 OR NOT (
 --:known
-)
+)) AND ($12::text = '' OR m.topic ~ $12) AND ($13::text = '' OR m.topic !~ $13)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
 --:record
 FROM (SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.seq) - octet_length(f.payload) AS before
       FROM asked CROSS JOIN LATERAL (
-          SELECT * FROM outbox_messages o WHERE o.partition_id = asked.part AND o.seq > asked.l ORDER BY o.seq LIMIT asked.n) f) m
-WHERE m.before <= $9;
+          SELECT * FROM outbox_messages o WHERE o.partition_id = asked.part AND o.seq > asked.l ORDER BY o.seq LIMIT asked.n) f
+      WHERE $12::text = '' AND $13::text = '') m
+WHERE m.before <= $9
+UNION ALL
+SELECT NULL, NULL, NULL, NULL,
+--:record
+FROM (SELECT part, seq FROM sifted WHERE taken AND before <= $9) s
+CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = s.part AND o.seq = s.seq LIMIT 1) m
+UNION ALL
+SELECT NULL, max(seq), NULL, array[part, count(*)]::bigint[],
+--:norow
+FROM sifted WHERE before <= $9 GROUP BY part;

@@ -1,7 +1,7 @@
 -- The read of a relay whose partitions are all exhausted: whatever S did not see, late or fresh, found by transaction alone.
 -- Its cost does not depend on the number of partitions. The first row says what the read was.
 --
--- $1 sink, $2 S, $3 partitions, $4 bytes of payloads, $5 floor
+-- $1 sink, $2 S, $3 partitions, $4 bytes of payloads, $5 floor, $6 and $7 what the sink takes and leaves
 WITH
 --:now
 , done AS MATERIALIZED (
@@ -23,4 +23,5 @@ SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token:
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
 --:record
-FROM mine CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = mine.partition_id AND o.seq = mine.seq LIMIT 1) m;
+FROM mine CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = mine.partition_id AND o.seq = mine.seq LIMIT 1) m
+WHERE ($6::text = '' OR m.topic ~ $6) AND ($7::text = '' OR m.topic !~ $7);
