@@ -53,7 +53,7 @@ type call struct {
 
 func (t *turn) publish(io context.Context, e core.Publish) {
 	c := &call{turn: t, ticket: e.Ticket, batch: e.Batch, answered: make([]bool, len(e.Batch)), left: len(e.Batch)}
-	if t.relay.rules.Pipeline {
+	if t.feed.rules.Pipeline {
 		t.pipeline.add(func() { c.run(io) })
 		return
 	}
@@ -106,7 +106,7 @@ func (c *call) open() (indexes []int) {
 // run publishes the batch. A publisher that panics is asked again for each message alone, so that the message at fault
 // is found and the others do not pay for it.
 func (c *call) run(io context.Context) {
-	timeout := c.turn.relay.publishTimeout()
+	timeout := c.turn.feed.publishTimeout()
 	ctx, cancel := context.WithTimeout(io, timeout)
 	defer c.returned(cancel) // answers may come after Publish has returned: ctx lives until the last, or until its time is over
 	fault := c.try(ctx, c.batch, func(i int) int { return i })
@@ -132,13 +132,13 @@ func (c *call) try(ctx context.Context, batch []broker.Envelope, index func(int)
 			fault = &outbox.Error{Code: broker.CodePanic, Op: "publish", Detail: fmt.Sprintf("the publisher panicked: %v", p)}
 		}
 	}()
-	c.turn.relay.config.Sinks[0].Publisher.Publish(ctx, batch, func(i int, r broker.Result) { c.done(index(i), r) })
+	c.turn.feed.sink.Publisher.Publish(ctx, batch, func(i int, r broker.Result) { c.done(index(i), r) })
 	return nil
 }
 
 // probe asks the publisher whether its destination takes messages.
 func (t *turn) probe(io context.Context) {
-	ctx, cancel := context.WithTimeout(io, t.relay.publishTimeout())
+	ctx, cancel := context.WithTimeout(io, t.feed.publishTimeout())
 	defer cancel()
 	err := func() (err error) {
 		defer func() {
@@ -146,7 +146,7 @@ func (t *turn) probe(io context.Context) {
 				err = &outbox.Error{Code: broker.CodePanic, Op: "check", Detail: fmt.Sprintf("the publisher panicked: %v", p)}
 			}
 		}()
-		return t.relay.config.Sinks[0].Publisher.Check(ctx)
+		return t.feed.sink.Publisher.Check(ctx)
 	}()
 	t.tell(io, t.events, core.Probed{Err: err})
 }

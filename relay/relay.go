@@ -15,7 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/onwardhq/onward/broker"
@@ -27,7 +27,7 @@ import (
 // Config is one relay. Zero values are the defaults given; New reports all faults at once.
 type Config struct {
 	Store  store.Store // required; stays open
-	Sinks  []Sink      // exactly one, for now
+	Sinks  []Sink      // at least one; their names differ
 	Topics []Topic     // rules for topics; the first that matches wins
 
 	// Name is unique among live relays: a second relay with this name waits until the lease of the first has ended.
@@ -50,7 +50,13 @@ type Config struct {
 // Sink is a named destination with its own cursors.
 type Sink struct {
 	Name      string           // required; 1 to 64 of a-z, 0-9, _ and -
-	Publisher broker.Publisher // required; stays open
+	Publisher broker.Publisher // required unless Disabled; stays open
+	// Selection is which topics the sink takes; the zero value: all. The relay passes over everything else.
+	outbox.Selection
+	// Start is where the sink begins; it counts once, when the sink first appears. The zero value: the beginning.
+	Start store.Start
+	// Disabled: the sink is registered and not served. Its cursors stand still, and what it has not taken is kept.
+	Disabled bool
 	// OnDead says what a dead letter does to its key: "block" (default) holds it until somebody requeues or discards,
 	// "skip" lets it go on. Topics may say otherwise.
 	OnDead          string
@@ -75,9 +81,9 @@ type Topic struct {
 	MaxPayload int    // bytes; a larger one becomes a dead letter with onward/payload-too-large; 0: no limit
 }
 
-// Observer is told what the relay does. Calls come from one goroutine and must not block.
+// Observer is told what the relay does. Calls come one after the other and must not block.
 type Observer interface {
-	// Round is called once a second and at the end of a run.
+	// Round is called for each sink once a second and at the end of a run.
 	Round(r Round)
 }
 
@@ -95,9 +101,12 @@ type Round struct {
 // Relay runs the sinks of one Config.
 type Relay struct {
 	config   Config
-	rules    core.Rules
 	log      *slog.Logger
-	database trouble
+	database trouble // before the sinks are served; each feed has its own
+
+	mu       sync.Mutex
+	id       outbox.ID // of the registration that all sinks share
+	observed sync.Mutex
 }
 
 // New checks the configuration, all of it at once, and returns a relay that does nothing until Run.
@@ -107,7 +116,7 @@ func New(c Config) (*Relay, error) {
 	}
 	c.fill()
 	r := &Relay{config: c, log: c.Logger.With("relay", c.Name)}
-	r.database = trouble{log: r.log, calls: map[string]bool{}}
+	r.database = newTrouble(r.log)
 	return r, nil
 }
 
@@ -149,7 +158,7 @@ func (r *Relay) Name() string { return r.config.Name }
 // Run publishes until ctx ends; then it finishes what is in flight, settles it, gives its leases back and returns nil.
 // It waits, and says so in the log, while the database or the broker cannot be reached or another live relay has its
 // name. It returns an error when the store refuses (schema missing, old or new), when another relay has taken its name
-// over, or when what was in flight did not end within ShutdownGrace.
+// over, or when what was in flight did not end within ShutdownGrace: the first such error of a sink ends all of them.
 //
 // Call Run once. It returns when everything that it started has ended, but for calls of the publisher that never return.
 func (r *Relay) Run(ctx context.Context) error {
@@ -157,29 +166,36 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	r.rules = r.coreRules(info)
-	replaced := false
-	for ctx.Err() == nil {
-		session, err := r.join(ctx, replaced)
-		if err != nil {
-			return err
-		}
-		if session == nil {
-			return nil // ctx ended while waiting
-		}
-		err = r.serve(ctx, session)
-		if !errors.Is(err, store.ErrFenced) {
-			return err
-		}
-		r.log.Warn("another relay has taken over: joining again")
-		replaced = true
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(r.config.Sinks))
+	var feeds sync.WaitGroup
+	for i := range r.config.Sinks {
+		feeds.Add(1)
+		go func() {
+			defer feeds.Done()
+			if errs[i] = r.newFeed(&r.config.Sinks[i], info).run(ctx); errs[i] != nil {
+				cancel() // one sink that cannot be served ends the relay; the others end gracefully
+			}
+		}()
 	}
-	return nil
+	feeds.Wait()
+	return errors.Join(errs...)
+}
+
+// identity is the id that the relay registers with: one for all sinks, and another one after a registration has failed.
+func (r *Relay) identity(failed outbox.ID) outbox.ID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.id == failed {
+		r.id = outbox.NewID()
+	}
+	return r.id
 }
 
 // reach asks the store for its info, and waits while it cannot be reached.
 func (r *Relay) reach(ctx context.Context) (info store.Info, err error) {
-	err = r.retry(ctx, "info", refused, func(ctx context.Context) error {
+	err = r.retry(ctx, &r.database, "info", refused, func(ctx context.Context) error {
 		info, err = r.config.Store.Info(ctx)
 		return err
 	})
@@ -197,12 +213,12 @@ func refused(err error) bool {
 }
 
 // retry makes a call until it is answered, by nil or an error for good, or ctx ends (nil).
-func (r *Relay) retry(ctx context.Context, call string, forGood func(error) bool, f func(context.Context) error) error {
+func (r *Relay) retry(ctx context.Context, database *trouble, call string, forGood func(error) bool, f func(context.Context) error) error {
 	wait := 100 * time.Millisecond
 	for {
 		err := f(ctx)
 		if err == nil {
-			r.database.answered(call)
+			database.answered(call)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -213,12 +229,12 @@ func (r *Relay) retry(ctx context.Context, call string, forGood func(error) bool
 		}
 		var taken *store.NameTaken
 		if errors.As(err, &taken) {
-			r.database.answered(call)
+			database.answered(call)
 			r.log.Warn("waiting: a live relay has this name; give this one another name, or stop that one",
 				"host", taken.Host, "pid", taken.PID, "lease_ends_in", taken.Until.Round(time.Millisecond))
 			wait = min(max(taken.Until, 50*time.Millisecond), r.config.Heartbeat)
 		} else {
-			r.database.failed(call, "waiting for the database", err, "again_in", wait)
+			database.failed(call, "waiting for the database", err, "again_in", wait)
 		}
 		if !sleep(ctx, wait) {
 			return nil
@@ -235,56 +251,5 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-t.C:
 		return true
-	}
-}
-
-// join registers the relay; nil without an error when ctx ended first. A relay that was replaced does not wait for
-// whoever has its name now.
-func (r *Relay) join(ctx context.Context, replaced bool) (session store.Session, err error) {
-	host, _ := os.Hostname()
-	forGood := func(err error) bool { return refused(err) || replaced && errors.Is(err, store.ErrNameTaken) }
-	err = r.retry(ctx, "join", forGood, func(ctx context.Context) (err error) {
-		session, err = r.config.Store.Join(ctx, store.Relay{
-			ID: outbox.NewID(), Name: r.config.Name, Host: host, PID: os.Getpid(), Version: r.config.Version,
-			Lease: r.config.Lease, Heartbeat: r.config.Heartbeat, Page: r.config.Page, PageBytes: r.config.PageBytes,
-		}, store.Sink{Name: r.config.Sinks[0].Name})
-		return err
-	})
-	if err != nil && replaced {
-		return nil, fmt.Errorf("another relay took over and has the name now: %w", err)
-	}
-	return session, err
-}
-
-func (r *Relay) coreRules(info store.Info) core.Rules {
-	s := r.config.Sinks[0]
-	return core.Rules{
-		Messages: s.Window.Messages, Bytes: s.Window.Bytes, Page: r.config.Page, PageBytes: r.config.PageBytes,
-		SettleEvery: s.Settle.Every, SettleCount: s.Settle.Count, PublishTimeout: s.PublishTimeout,
-		PollMin: r.config.PollMin, PollMax: r.config.PollMax, LeaseMargin: r.config.Lease / 10,
-		Retry: s.Retry, Breaker: s.Breaker, Pipeline: s.Publisher.Capabilities().Pipeline,
-		Lineage: info.Lineage, Positions: s.RecordPositions, Topic: topicRules(s.OnDead, r.config.Topics), Rand: newRand(),
-	}
-}
-
-// topicRules remembers what holds for each topic; topics are few.
-func topicRules(onDead string, rules []Topic) func(string) core.Topic {
-	known := map[string]core.Topic{}
-	return func(topic string) core.Topic {
-		t, ok := known[topic]
-		if ok {
-			return t
-		}
-		t.Skips = onDead == "skip"
-		for _, rule := range rules {
-			if rule.Match.Match(topic) {
-				t = core.Topic{Skips: rule.OnDead == "skip" || rule.OnDead == "" && t.Skips, RequireKey: rule.RequireKey, MaxPayload: rule.MaxPayload}
-				break
-			}
-		}
-		if len(known) < 10_000 {
-			known[strings.Clone(topic)] = t
-		}
-		return t
 	}
 }

@@ -409,11 +409,11 @@ func TestNewReportsAllFaultsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := relay.New(relay.Config{
 		Lease: time.Second, Heartbeat: time.Second, PollMin: 2, PollMax: 1,
-		Sinks:  []relay.Sink{{Name: "Bad Name", OnDead: "explode"}, {Name: "two"}},
+		Sinks:  []relay.Sink{{Name: "Bad Name", OnDead: "explode"}, {Name: "two", Selection: outbox.Selection{Topics: []outbox.Pattern{"a..b"}}}, {Name: "two", Disabled: true, Start: store.Start{Latest: true, Since: time.Unix(0, 0)}}},
 		Topics: []relay.Topic{{Match: "a.>.b"}},
 	})
 	for _, want := range []string{
-		"Store is missing", "serves one", "Heartbeat", "PollMin", "Bad Name", "Publisher is missing", "explode", "> must be the last word",
+		"Store is missing", "is there twice", "Sinks[1].Topics[0]", "Latest and Since", "Heartbeat", "PollMin", "Bad Name", "Publisher is missing", "explode", "> must be the last word",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/onwardhq/onward/store"
 )
 
-func (r *Relay) publishTimeout() time.Duration {
-	if d := r.config.Sinks[0].PublishTimeout; d != 0 {
+func (f *feed) publishTimeout() time.Duration {
+	if d := f.sink.PublishTimeout; d != 0 {
 		return d
 	}
 	return 10 * time.Second
@@ -45,9 +45,9 @@ func (t *turn) note(e core.Event) {
 func (t *turn) noteCall(call string, err error) {
 	switch {
 	case err == nil:
-		t.relay.database.answered(call)
+		t.feed.database.answered(call)
 	case !errors.Is(err, store.ErrReload) && !errors.Is(err, store.ErrFenced):
-		t.relay.database.failed(call, "waiting for the database", err)
+		t.feed.database.failed(call, "waiting for the database", err)
 	}
 }
 
@@ -59,7 +59,7 @@ func (t *turn) noteGaveBack(e core.GaveBack) {
 		delete(t.owned, p)
 	}
 	t.released += len(e.Partitions)
-	t.relay.log.Info("gave partitions back", "partitions", len(e.Partitions), "owned", len(t.owned))
+	t.feed.log.Info("gave partitions back", "partitions", len(e.Partitions), "owned", len(t.owned))
 }
 
 // noteLease keeps count of partitions that come and go, and says so.
@@ -78,7 +78,7 @@ func (t *turn) noteLease(l store.Lease) {
 	}
 	t.gained += gained
 	if gained > 0 || lost > 0 || l.Relays != t.relays {
-		t.relay.log.Info("leases", "owned", len(t.owned), "gained", gained, "relays", l.Relays)
+		t.feed.log.Info("leases", "owned", len(t.owned), "gained", gained, "relays", l.Relays)
 	}
 	t.relays = l.Relays
 }
@@ -88,9 +88,9 @@ func (t *turn) round() {
 	now := time.Now()
 	c, last := t.machine.Counters(), t.reported
 	t.noteBroker(now)
-	if o := t.relay.config.Observer; o != nil {
+	if o := t.feed.relay.config.Observer; o != nil {
 		r := Round{
-			Sink: t.relay.config.Sinks[0].Name, Read: c.Read - last.Read, Published: c.Published - last.Published,
+			Sink: t.feed.sink.Name, Read: c.Read - last.Read, Published: c.Published - last.Published,
 			Duplicates: c.Duplicates - last.Duplicates, Retried: c.Retried - last.Retried, Parked: c.Parked - last.Parked,
 			Dead: c.Dead - last.Dead, Settled: c.Settled - last.Settled, Gained: t.gained, Released: t.released,
 			Owned: len(t.owned), Relays: t.relays, BreakerOpen: t.machine.BreakerOpen(), Took: now.Sub(t.rounded),
@@ -102,7 +102,9 @@ func (t *turn) round() {
 				r.Outcomes[broker.Outcome(o)] = n
 			}
 		}
+		t.feed.relay.observed.Lock()
 		o.Round(r)
+		t.feed.relay.observed.Unlock()
 	}
 	t.reported, t.rounded, t.gained, t.released = c, now, 0, 0
 }
@@ -112,7 +114,7 @@ func (t *turn) noteBroker(now time.Time) {
 	open := t.machine.BreakerOpen()
 	switch {
 	case !open && t.absent:
-		t.relay.log.Info("the broker takes messages again", "sink", t.relay.config.Sinks[0].Name, "after", now.Sub(t.since).Round(time.Millisecond))
+		t.feed.log.Info("the broker takes messages again", "after", now.Sub(t.since).Round(time.Millisecond))
 	case open && t.absent && now.Sub(t.quiet) > 10*time.Second:
 		t.logAbsent("still waiting for the broker: nothing is published, no message pays for it", "for", now.Sub(t.since).Round(time.Second))
 		t.quiet = now
@@ -134,18 +136,18 @@ func (t *turn) noteProbe(err error) {
 }
 
 func (t *turn) logAbsent(text string, args ...any) {
-	args = append(args, "sink", t.relay.config.Sinks[0].Name, "error", t.cause)
+	args = append(args, "error", t.cause)
 	if hint := outbox.Hint(t.cause); hint != "" {
 		args = append(args, "hint", hint)
 	}
-	t.relay.log.Warn(text, args...)
+	t.feed.log.Warn(text, args...)
 }
 
 // logDead says which messages gave up.
 func (t *turn) logDead(s store.Settlement) {
 	for _, v := range s.Verdicts {
 		if v.To == store.Dead {
-			t.relay.log.Warn("dead letter", "id", v.ID.String(), "partition", v.Partition, "seq", v.Seq, "attempts", v.Attempts,
+			t.feed.log.Warn("dead letter", "id", v.ID.String(), "partition", v.Partition, "seq", v.Seq, "attempts", v.Attempts,
 				"code", string(v.Code), "error", v.Error, "holds_its_key", v.Blocks)
 		}
 	}

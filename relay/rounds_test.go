@@ -10,14 +10,15 @@ import (
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/relay/core"
+	"github.com/onwardhq/onward/store"
 )
 
 // Who begins to read the log at night sees why nothing is published, and for how long.
 func TestALongAbsenceIsToldAgainWithItsCause(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	r := &Relay{config: Config{Sinks: []Sink{{Name: "orders"}}}, log: slog.New(slog.NewTextHandler(&b, nil))}
-	turn := &turn{relay: r, machine: core.New(core.Rules{})} // whose breaker is open at first
+	f := (&Relay{log: slog.New(slog.NewTextHandler(&b, nil))}).newFeed(&Sink{Name: "orders"}, store.Info{})
+	turn := &turn{feed: f, machine: core.New(core.Rules{})} // whose breaker is open at first
 	turn.noteProbe(errors.New("no route to host"))
 	turn.noteProbe(&outbox.Error{Detail: "stream ORDERS is not there", Hint: "make it"})
 	b.Reset()

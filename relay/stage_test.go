@@ -217,3 +217,10 @@ func (s *stage) dead() int {
 func between[T cmp.Ordered](least, most T) func(T) bool {
 	return func(v T) bool { return v >= least && v <= most }
 }
+
+// joined is the relay that registered last.
+func (s *stage) joined() store.Relay {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.relay
+}

@@ -8,13 +8,15 @@ import (
 )
 
 // trouble says that the database does not do what it is asked: at once, again every ten seconds while it lasts, and when
-// it is over. Whatever fails meanwhile is part of it, or an outage would fill the log. It belongs to the goroutine of Run.
+// it is over. Whatever fails meanwhile is part of it, or an outage would fill the log. It belongs to one goroutine.
 type trouble struct {
 	log   *slog.Logger
 	calls map[string]bool // that failed and were not answered since; none: there is no trouble
 	since time.Time
 	said  time.Time
 }
+
+func newTrouble(log *slog.Logger) trouble { return trouble{log: log, calls: map[string]bool{}} }
 
 const sayAgain = 10 * time.Second
 

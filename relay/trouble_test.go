@@ -13,7 +13,7 @@ import (
 func TestWhatFailedBeforeAReloadIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	d := trouble{log: slog.New(slog.NewTextHandler(&b, nil)), calls: map[string]bool{}}
+	d := newTrouble(slog.New(slog.NewTextHandler(&b, nil)))
 	d.reloaded() // at the start
 	d.failed("settle", "waiting for the database", errors.New("first"))
 	d.reloaded()

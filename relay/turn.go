@@ -21,7 +21,7 @@ import (
 //	lease   Session.Renew and Session.GiveBack
 //	call    Publisher.Publish and Publisher.Check, one goroutine for each call
 type turn struct {
-	relay   *Relay
+	feed    *feed
 	session store.Session
 	machine *core.Machine
 	start   time.Time
@@ -52,46 +52,9 @@ type turn struct {
 	cause    error
 }
 
-// serve runs turns on a session until it ends. Only a graceful end, or a session that is over, returns.
-func (r *Relay) serve(ctx context.Context, session store.Session) error {
-	wait := time.Duration(0)
-	for {
-		t := r.newTurn(session)
-		r.database.reloaded()
-		err := t.run(ctx)
-		switch {
-		case err == nil:
-			return r.leave(session)
-		case errors.Is(err, store.ErrFenced):
-			return err
-		case !errors.Is(err, store.ErrReload):
-			return errors.Join(err, r.leave(session))
-		case ctx.Err() != nil:
-			return r.leave(session)
-		}
-		if wait = min(2*wait, 5*time.Second); wait == 0 || time.Since(t.start) > 10*time.Second {
-			wait = 20 * time.Millisecond
-		}
-		r.database.failed(loadSession, "loading the session again from the database", err, "again_in", wait)
-		sleep(ctx, wait) // what voids a session again and again must not become a busy loop
-	}
-}
-
-// leave gives everything back; what it cannot is taken over when the lease ends.
-func (r *Relay) leave(session store.Session) error {
-	ctx, cancel := context.WithTimeout(context.Background(), max(r.config.Heartbeat, time.Second))
-	defer cancel()
-	if err := session.Close(ctx); err != nil && !errors.Is(err, store.ErrFenced) {
-		r.log.Warn("leases not given back: others take over when they end", "error", err)
-		return nil
-	}
-	r.log.Info("stopped: everything settled and given back")
-	return nil
-}
-
-func (r *Relay) newTurn(session store.Session) *turn {
+func (f *feed) newTurn(session store.Session) *turn {
 	t := &turn{
-		relay: r, session: session, machine: core.New(r.rules), start: time.Now(),
+		feed: f, session: session, machine: core.New(f.rules), start: time.Now(),
 		reads: make(chan core.Read, 1), settles: make(chan core.Settle, 1), asks: make(chan core.Effect, 2),
 		givebacks: make(chan core.GiveBack, 1), quit: make(chan struct{}), events: make(chan core.Event, 16), leases: make(chan core.Event),
 		owned: map[int]int64{}, rounded: time.Now(),
@@ -137,13 +100,13 @@ func (t *turn) run(ctx context.Context) error {
 		case <-second.C:
 			t.round()
 			if t.leased {
-				t.relay.database.answered(loadSession)
+				t.feed.database.answered(loadSession)
 			}
 		case <-done:
 			done = nil
 			t.stopping.Store(true)
-			t.relay.log.Info("stopping: finishing what is in flight")
-			grace = time.After(t.relay.config.ShutdownGrace)
+			t.feed.log.Info("stopping: finishing what is in flight")
+			grace = time.After(t.feed.relay.config.ShutdownGrace)
 			events = append(events, core.Stop{})
 		case <-grace:
 			return errGrace
@@ -161,7 +124,7 @@ func (t *turn) run(ctx context.Context) error {
 func (t *turn) finish(workers *sync.WaitGroup, cancel context.CancelFunc) {
 	close(t.quit)
 	if t.graceful {
-		slow := time.AfterFunc(max(t.relay.config.Heartbeat, time.Second), cancel)
+		slow := time.AfterFunc(max(t.feed.relay.config.Heartbeat, time.Second), cancel)
 		defer slow.Stop()
 	} else {
 		cancel()
@@ -269,7 +232,7 @@ func (t *turn) parked(io context.Context) {
 
 // lease renews every tenth of a heartbeat, or sooner where a foreign lease may run out, and gives back.
 func (t *turn) lease(io context.Context) {
-	every := t.relay.config.Heartbeat / 10
+	every := t.feed.relay.config.Heartbeat / 10
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,6 @@ func (c *Config) validate() error {
 	var f faults
 	f.if_(c.Store == nil, "Store is missing")
 	f.if_(len(c.Sinks) == 0, "Sinks is empty: name a sink and its publisher")
-	f.if_(len(c.Sinks) > 1, "Sinks has %d sinks: this release serves one", len(c.Sinks))
 	f.if_(len(c.Name) > 200, "Name has %d bytes: at most 200", len(c.Name))
 	lease := c.Lease
 	if lease == 0 {
@@ -37,9 +37,16 @@ func (c *Config) validate() error {
 	f.if_(c.ShutdownGrace < 0, "ShutdownGrace is %v: not negative", c.ShutdownGrace)
 	f.if_(c.Page < 0 || c.Page > 100_000, "Page is %d: 1 to 100000", c.Page)
 	f.if_(c.PageBytes < 0, "PageBytes is %d: not negative", c.PageBytes)
+	served := 0
 	for i := range c.Sinks {
-		c.Sinks[i].validate(&f, fmt.Sprintf("Sinks[%d]", i))
+		s := &c.Sinks[i]
+		s.validate(&f, fmt.Sprintf("Sinks[%d]", i))
+		f.if_(slices.ContainsFunc(c.Sinks[:i], func(other Sink) bool { return other.Name == s.Name }), "Sinks[%d].Name: %q is there twice", i, s.Name)
+		if !s.Disabled {
+			served++
+		}
 	}
+	f.if_(len(c.Sinks) > 0 && served == 0, "every sink is disabled: nothing is left to do")
 	for i, t := range c.Topics {
 		place := fmt.Sprintf("Topics[%d]", i)
 		if err := t.Match.Validate(); err != nil {
@@ -56,7 +63,15 @@ func (c *Config) validate() error {
 
 func (s *Sink) validate(f *faults, place string) {
 	f.if_(!sinkName.MatchString(s.Name), "%s.Name is %q: want 1 to 64 of a-z, 0-9, _ and -", place, s.Name)
-	f.if_(s.Publisher == nil, "%s.Publisher is missing", place)
+	f.if_(s.Publisher == nil && !s.Disabled, "%s.Publisher is missing", place)
+	for what, patterns := range map[string][]outbox.Pattern{"Topics": s.Topics, "Exclude": s.Exclude} {
+		for i, p := range patterns {
+			if err := p.Validate(); err != nil {
+				*f = append(*f, fmt.Sprintf("%s.%s[%d]: %v", place, what, i, err))
+			}
+		}
+	}
+	f.if_(s.Start.Latest && !s.Start.Since.IsZero(), "%s.Start says Latest and Since: one of the two", place)
 	f.if_(!validOnDead(s.OnDead), "%s.OnDead is %q: want block or skip", place, s.OnDead)
 	f.if_(s.Window.Messages < 0 || s.Window.Bytes < 0, "%s.Window is negative", place)
 	f.if_(s.Settle.Every < 0 || s.Settle.Count < 0, "%s.Settle is negative", place)

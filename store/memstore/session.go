@@ -315,6 +315,7 @@ func (s *session) Close(ctx context.Context) error {
 	s.over = true
 	s.db.leave(c.relay, c.sink, s.void && s.db.config.Coarse, c.now)
 	c.relay.sinks = slices.DeleteFunc(c.relay.sinks, func(name string) bool { return name == s.sink })
+	delete(c.relay.settings, s.sink)
 	if len(c.relay.sinks) == 0 {
 		delete(s.db.state.relays, c.relay.id)
 	}

@@ -27,6 +27,9 @@ func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	if err := s.usable(op); errors.Is(err, store.ErrFenced) {
 		return store.Lease{}, err
 	}
+	s.mu.Lock()
+	s.turned = time.Now()
+	s.mu.Unlock()
 	if err := s.revive(ctx, op); err != nil {
 		return store.Lease{}, err
 	}
@@ -81,7 +84,7 @@ func (s *Session) revive(ctx context.Context, op string) error {
 // heartbeat renews the lease where that is due.
 func (s *Session) heartbeat(ctx context.Context, op string) (sent bool, err error) {
 	last, _ := s.member.times()
-	if time.Since(last) < s.member.Heartbeat {
+	if time.Since(last) < s.member.Heartbeat || s.store.stands(s.member) {
 		return false, nil
 	}
 	now := time.Now()
@@ -98,6 +101,24 @@ func (s *Session) heartbeat(ctx context.Context, op string) (sent bool, err erro
 	}
 	s.member.renewed(now)
 	return true, nil
+}
+
+// stands reports whether a sink of the relay has not turned for a lease: others must take over, so nothing is renewed.
+func (s *Store) stands(m *member) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for other := range s.sessions {
+		if other.member != m {
+			continue
+		}
+		other.mu.Lock()
+		stands := !other.turned.IsZero() && time.Since(other.turned) > m.Lease
+		other.mu.Unlock()
+		if stands {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Session) tokenNow() string {

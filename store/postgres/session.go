@@ -33,8 +33,9 @@ type Session struct {
 	count    int64 // published, in all
 	written  position
 	settled  time.Time
-	void     error // ErrReload, until reloaded
-	over     bool  // fenced for good, or closed
+	void     error     // ErrReload, until reloaded
+	over     bool      // fenced for good, or closed
+	turned   time.Time // when Renew was last called
 	checked  time.Time
 	foreign  time.Time // when the earliest foreign lease ends
 }
@@ -93,8 +94,8 @@ func (s *Session) fail(op, detail string, cause error) error {
 	return err
 }
 
-// end fences the session for good.
-func (s *Session) end() {
+// end fences the session for good. last: its relay has no other one.
+func (s *Session) end() (last bool) {
 	s.mu.Lock()
 	s.over = true
 	s.mu.Unlock()
@@ -102,9 +103,7 @@ func (s *Session) end() {
 	known := s.store.sessions[s]
 	delete(s.store.sessions, s)
 	s.store.mu.Unlock()
-	if known {
-		s.store.release(s.member)
-	}
+	return known && s.store.release(s.member)
 }
 
 // errNoRow: the relay has no row in outbox_cursors any more.
@@ -233,17 +232,26 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	slices.Sort(owned)
 	_, settled := s.settle(ctx, op, store.Settlement{}, owned)
-	if !s.lastOfRelay() {
-		return settled
+	if s.end() {
+		if err := s.store.takeOver(ctx, s.member.ID.String(), takeOwn); err != nil {
+			return errors.Join(settled, fmt.Errorf("%s: %w", op, err))
+		}
+		return nil
 	}
-	if err := s.store.takeOver(ctx, s.member.ID.String(), takeOwn); err != nil {
-		return errors.Join(settled, fmt.Errorf("%s: %w", op, err))
+	if settled == nil { // the relay serves other sinks: what it left here must not wait for their end
+		if err := s.quit(ctx); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
 	}
-	return nil
+	return settled
 }
 
-func (s *Session) lastOfRelay() bool {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	return s.member.joint == 1
+// quit takes the sink out of the relay's registration.
+func (s *Session) quit(ctx context.Context) error {
+	return s.store.trip(ctx, s.member.application, func(b *pgx.Batch) {
+		b.Queue(s.store.text("quit"), s.member.ID.String(), s.sink)
+	}, func(r pgx.BatchResults) error {
+		_, err := r.Exec()
+		return err
+	})
 }
