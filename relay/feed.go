@@ -65,7 +65,7 @@ func (f *feed) register(ctx context.Context) error {
 
 // asked is the sink as the store knows it.
 func (f *feed) asked() store.Sink {
-	return store.Sink{Name: f.sink.Name, Selection: f.sink.Selection, Start: f.sink.Start, Settings: f.sink.describe(f.rules.Pipeline)}
+	return store.Sink{Name: f.sink.Name, Selection: f.sink.Selection, Start: f.sink.Start, Settings: f.describe()}
 }
 
 // join registers the relay on the sink; nil without an error when ctx ended first. A relay that was replaced does not wait for
@@ -138,8 +138,8 @@ func (r *Relay) coreRules(s *Sink, info store.Info) core.Rules {
 	return rules
 }
 
-// describe is how a relay serves the sink, in a line: relays whose lines differ are shown to people.
-func (s *Sink) describe(pipeline bool) string {
+// describe is how a relay serves the sink, in a line of what is not the default: relays whose lines differ are shown to people.
+func (f *feed) describe() string {
 	list := func(patterns []outbox.Pattern) string {
 		words := make([]string, len(patterns))
 		for i, p := range patterns {
@@ -147,23 +147,35 @@ func (s *Sink) describe(pipeline bool) string {
 		}
 		return strings.Join(words, ",")
 	}
-	var parts []string
-	say := func(said bool, format string, args ...any) {
-		if said {
-			parts = append(parts, fmt.Sprintf(format, args...))
+	var line []string
+	say := func(name string, value, usual any) {
+		if value != usual {
+			line = append(line, fmt.Sprintf("%s=%v", name, value))
 		}
 	}
-	say(len(s.Topics) > 0, "topics=%s", list(s.Topics))
-	say(len(s.Exclude) > 0, "exclude=%s", list(s.Exclude))
-	say(s.OnDead != "" && s.OnDead != "block", "on_dead=%s", s.OnDead)
-	say(s.RecordPositions, "record_positions")
-	say(pipeline, "pipeline")
-	say(s.Window.Messages != 0, "window.messages=%d", s.Window.Messages)
-	say(s.Window.Bytes != 0, "window.bytes=%d", s.Window.Bytes)
-	say(s.PublishTimeout != 0, "publish_timeout=%v", s.PublishTimeout)
-	say(s.Retry != core.Retry{}, "retry=%+v", s.Retry)
-	say(s.Breaker != core.Breaker{}, "breaker=%+v", s.Breaker)
-	return strings.Join(parts, " ")
+	r, usual := f.rules.Filled(), core.Rules{}.Filled()
+	say("topics", list(f.sink.Topics), "")
+	say("exclude", list(f.sink.Exclude), "")
+	say("window.messages", r.Messages, usual.Messages)
+	say("window.bytes", r.Bytes, usual.Bytes)
+	say("settle.every", r.SettleEvery, usual.SettleEvery)
+	say("settle.count", r.SettleCount, usual.SettleCount)
+	say("publish_timeout", r.PublishTimeout, usual.PublishTimeout)
+	say("retry.fixed", r.Retry.Fixed, usual.Retry.Fixed)
+	say("retry.first", r.Retry.First, usual.Retry.First)
+	say("retry.max", r.Retry.Max, usual.Retry.Max)
+	say("retry.attempts", r.Retry.Attempts, usual.Retry.Attempts)
+	say("breaker.failures", r.Breaker.Failures, usual.Breaker.Failures)
+	say("breaker.first", r.Breaker.First, usual.Breaker.First)
+	say("breaker.max", r.Breaker.Max, usual.Breaker.Max)
+	say("record_positions", r.Positions, usual.Positions)
+	if f.sink.OnDead != "" {
+		say("on_dead", f.sink.OnDead, "block")
+	}
+	for _, t := range f.relay.config.Topics {
+		say("topic "+string(t.Match), fmt.Sprintf("%+v", t), "")
+	}
+	return strings.Join(line, " ")
 }
 
 // topicRules remembers what holds for each topic; topics are few.

@@ -87,6 +87,12 @@ func New(rules Rules) *Machine {
 	return m
 }
 
+// Filled is the rules with the defaults in place of what is not set.
+func (r Rules) Filled() Rules {
+	r.fill()
+	return r
+}
+
 func (r *Rules) fill() {
 	def(&r.Messages, 1000)
 	def(&r.Bytes, 16<<20)

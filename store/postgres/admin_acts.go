@@ -51,6 +51,7 @@ var actErrors = map[string]struct {
 	"ON002": {store.ErrNotFound.Code, ""},
 	"ON003": {store.ErrStateConflict.Code, "look at its state first: it may have changed meanwhile"},
 	"ON004": {store.ErrReasonRequired.Code, "say why: the audit keeps it"},
+	"ON006": {store.ErrStateConflict.Code, "stop the relays that serve it, or take the sink out of their configuration"},
 }
 
 // actError turns what a function raised into our own error. The text of the database ends with the code, for psql.

@@ -96,3 +96,31 @@ func (g *rig) bare(b *testing.B, want int) {
 		b.Fatalf("read %d", n)
 	}
 }
+
+// BenchmarkSelection passes over a backlog for a sink that takes nothing of it, and one of a thousand messages.
+func BenchmarkSelection(b *testing.B) {
+	const backlog = 200_000
+	g := newRig(b, 64)
+	g.mixed(backlog, 1000)
+	g.Exec(b, `VACUUM ANALYZE `+g.Table("messages"))
+	for _, topic := range []string{"nothing", "wanted"} {
+		b.Run(topic, func(b *testing.B) {
+			for b.Loop() {
+				s := g.selecting(outbox.NewID().String(), outbox.Pattern(topic))
+				for {
+					p, err := s.Read(b.Context(), room(s, 2048))
+					if err != nil {
+						b.Fatal(err)
+					}
+					if !p.More {
+						break
+					}
+				}
+				if err := s.store.takeOver(context.Background(), s.member.ID.String(), takeOwn); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(backlog*float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+		})
+	}
+}

@@ -125,11 +125,15 @@ func (t *act) confirm(ctx context.Context, a *app, targets []target) error {
 	if n <= 1 || t.yes || t.dryRun {
 		return nil
 	}
-	what := fmt.Sprintf("%s %s", t.verb, plural(n, "message"))
+	return a.confirm(ctx, fmt.Sprintf("%s %s", t.verb, plural(n, "message")), "more than one message")
+}
+
+// confirm asks whether something is to be done that is too much to be done by mistake.
+func (a *app) confirm(ctx context.Context, what, why string) error {
 	if !a.env.AsksOnIn {
 		return &outbox.Error{
-			Code: errConfirmationRequired.Code, Op: what, Detail: "more than one message, and nobody is here to confirm",
-			Hint: "look at them with --dry-run, then add --yes",
+			Code: errConfirmationRequired.Code, Op: what, Detail: why + ", and nobody is here to confirm",
+			Hint: "look first with --dry-run, then add --yes",
 		}
 	}
 	switch a.ask(ctx, strings.ToUpper(what[:1])+what[1:]+"? [y/N] ") {

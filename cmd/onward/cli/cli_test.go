@@ -147,7 +147,7 @@ func id(n int) string { return "0197b0c4-6f5e-7000-8000-00000000000" + string(ru
 // that does not.
 func (d *database) story(t testing.TB) {
 	t.Helper()
-	d.exec(t, `INSERT INTO outbox_sinks (name, published) VALUES ('orders', 1000)`)
+	d.exec(t, `INSERT INTO outbox_sinks (name, published, created_at, seen_at) VALUES ('orders', 1000, $1, $1)`, now.Add(-24*time.Hour))
 	for n, m := range []struct{ key, typ, payload, contentType string }{
 		{"order-1", "OrderPaid", `{"id": 1}`, "application/json"},
 		{"order-2", "OrderPaid", `{"id": 2}`, "application/json"},

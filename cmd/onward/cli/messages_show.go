@@ -124,7 +124,7 @@ func (a *app) writeMessage(m *store.MessageInfo) error {
 		s.line("", state.LastError)
 	}
 	if len(m.States) == 0 {
-		s.line("state", "pending: there is no sink yet")
+		s.line("state", "pending: no sink takes it")
 	}
 	s.payload(&m.Record)
 	for _, state := range m.States {

@@ -3,8 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,6 +26,7 @@ import (
 
 func newRelay(a *app) *cobra.Command {
 	var jsonLines bool
+	var only []string
 	c := &cobra.Command{
 		Use:   "relay",
 		Short: "Publish what services write, until stopped",
@@ -40,24 +44,35 @@ with 0. The second signal ends it at once, with 6; what was in flight may then c
     ONWARD_SINKS__0__URL=nats://broker:4222 ONWARD_SINKS__0__NATS__STREAM=ORDERS onward relay
   onward relay --json | jq '{published, retried, breaker}'`,
 		Args: takes(0, 0, ""),
-		RunE: func(c *cobra.Command, _ []string) error { return a.runRelay(c.Context(), jsonLines) },
+		RunE: func(c *cobra.Command, _ []string) error { return a.runRelay(c.Context(), only, jsonLines) },
 	}
+	c.Flags().StringSliceVar(&only, "sink", nil, "serve this sink alone, of those in the configuration (repeat it for several)")
 	c.Flags().BoolVar(&jsonLines, "json", false, "one JSON object a second on stdout: what was read, published, retried, ...")
 	return c
 }
 
-func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
+func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (failed error) {
 	c, err := a.load(config.NeedRelay)
 	if err != nil {
 		return err
 	}
-	log := newLogger(a.env.Err, a.env.ErrIsTerminal, a.quiet, c.Telemetry.Log)
-	signal.Ignore(syscall.SIGPIPE) // a reader of the log or of --json that goes away is no reason to stop publishing
-	publisher, err := openPublisher(c.Sinks[0])
-	if err != nil {
+	if err := onlySinks(c, only); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closePublisher(publisher, c.Relay.ShutdownGrace)) }()
+	log := newLogger(a.env.Err, a.env.ErrIsTerminal, a.quiet, c.Telemetry.Log)
+	signal.Ignore(syscall.SIGPIPE) // a reader of the log or of --json that goes away is no reason to stop publishing
+	rc := relayConfig(c)
+	for i, s := range c.Sinks {
+		if !s.Enabled {
+			continue
+		}
+		publisher, err := openPublisher(s)
+		if err != nil {
+			return fmt.Errorf("sink %s: %w", s.Name, err)
+		}
+		defer func() { failed = errors.Join(failed, closePublisher(publisher, c.Relay.ShutdownGrace)) }()
+		rc.Sinks[i].Publisher = publisher
+	}
 	pool, err := openPool(context.WithoutCancel(ctx), c.Database)
 	if err != nil {
 		return err
@@ -71,9 +86,8 @@ func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
 		}
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	rc := relayConfig(c)
-	rc.Store, rc.Logger, rc.Sinks[0].Publisher = s, log, publisher
+	defer func() { failed = errors.Join(failed, s.Close()) }()
+	rc.Store, rc.Logger = s, log
 	if jsonLines {
 		rounds, end, err := a.writeRounds(pool, c.Database)
 		if err != nil {
@@ -86,11 +100,35 @@ func (a *app) runRelay(ctx context.Context, jsonLines bool) (err error) {
 	if err != nil {
 		return err
 	}
-	log.Info("relay starts", "relay", r.Name(), "sink", rc.Sinks[0].Name, "to", config.MaskURL(c.Sinks[0].URL), "version", rc.Version)
+	for _, s := range c.Sinks {
+		if s.Enabled {
+			log.Info("relay starts", "relay", r.Name(), "sink", s.Name, "to", config.MaskURL(s.URL), "version", rc.Version)
+		}
+	}
 	if err := r.Run(ctx); err != nil {
 		return migrateHint(err)
 	}
 	log.Info("relay ends", "relay", r.Name())
+	return nil
+}
+
+// onlySinks leaves the sinks of these names; none: all of them.
+func onlySinks(c *config.Config, names []string) error {
+	for _, name := range names {
+		if !slices.ContainsFunc(c.Sinks, func(s config.Sink) bool { return s.Name == name }) {
+			var known []string
+			for _, s := range c.Sinks {
+				known = append(known, s.Name)
+			}
+			return &outbox.Error{
+				Code: outbox.ErrConfigInvalid.Code, Op: "relay --sink", Detail: fmt.Sprintf("there is no sink %q in the configuration", name),
+				Hint: "the sinks are: " + strings.Join(known, ", "),
+			}
+		}
+	}
+	if names != nil {
+		c.Sinks = slices.DeleteFunc(c.Sinks, func(s config.Sink) bool { return !slices.Contains(names, s.Name) })
+	}
 	return nil
 }
 
@@ -143,10 +181,11 @@ func relayConfig(c *config.Config) relay.Config {
 	}
 	for _, s := range c.Sinks {
 		sink := relay.Sink{
-			Name: s.Name, OnDead: s.OnDead, RecordPositions: s.RecordPositions, PublishTimeout: s.PublishTimeout,
+			Name: s.Name, Selection: s.Selection(), Disabled: !s.Enabled, OnDead: s.OnDead, RecordPositions: s.RecordPositions, PublishTimeout: s.PublishTimeout,
 			Retry:   core.Retry{Fixed: s.Retry.Kind == "fixed", First: s.Retry.First, Max: s.Retry.Max, Attempts: s.Retry.Attempts},
 			Breaker: core.Breaker{Failures: s.Breaker.Failures, First: s.Breaker.First, Max: s.Breaker.Max},
 		}
+		sink.Start, _ = s.Begin()  // checked with the configuration
 		if s.Retry.Attempts == 0 { // for ever: 0 is the default in Go, where a zero value must work
 			sink.Retry.Attempts = -1
 		}

@@ -74,7 +74,7 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 		}
 	}
 	add("run", newRelay(a))
-	add("look", newStatus(a), newMessages(a), newPartitions(a), newRelays(a))
+	add("look", newStatus(a), newMessages(a), newPartitions(a), newRelays(a), newSinks(a))
 	add("repair", newDead(a))
 	add("schema", newMigrate(a), newVersion(a))
 	root.SetHelpCommandGroupID("schema")

@@ -31,6 +31,10 @@ var others = map[string]string{
 	"sinks[].name":               "seven",
 	"sinks[].url":                "=TestRelayPublishesUntilItIsStopped",
 	"sinks[].nats.stream":        "SEVEN",
+	"sinks[].topics":             "seven.>",
+	"sinks[].exclude":            "seven",
+	"sinks[].start":              "latest",
+	"sinks[].enabled":            "false",
 	"sinks[].window.messages":    "77",
 	"sinks[].window.bytes":       "7MiB",
 	"sinks[].settle.every":       "7ms",
@@ -57,7 +61,7 @@ var others = map[string]string{
 func reached(t *testing.T, set ...string) string {
 	t.Helper()
 	c, err := config.Load(config.Source{Need: config.NeedRelay, Set: append([]string{
-		"database.url=postgres://u@here:5432/x", "sinks[0].name=s", "sinks[0].url=nats://here", "sinks[0].nats.stream=S", "topics[0].match=t",
+		"database.url=postgres://u@here:5432/x", "sinks[1].name=t", "sinks[1].url=nats://there", "sinks[1].nats.stream=T", "sinks[0].name=s", "sinks[0].url=nats://here", "sinks[0].nats.stream=S", "topics[0].match=t",
 	}, set...)})
 	if err != nil {
 		t.Fatal(err)

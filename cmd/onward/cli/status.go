@@ -57,6 +57,18 @@ func (a *app) sayNext(s *store.Status) {
 	for _, k := range s.Sinks {
 		dead += k.Dead
 	}
+	for i := range s.Sinks {
+		if k := &s.Sinks[i]; differs(k) {
+			a.say("warning: the relays of sink %s have different settings for it; `onward sinks show %s` shows them", k.Name, k.Name)
+		}
+	}
+	if len(s.Unrouted) > 0 {
+		var topics []string
+		for _, t := range s.Unrouted {
+			topics = append(topics, fmt.Sprintf("%s (%s)", t.Topic, count(t.Messages)))
+		}
+		a.say("warning: no sink takes these topics, of the newest %s: %s", plural(int(s.UnroutedOf), "message"), strings.Join(topics, ", "))
+	}
 	if s.RelaysLive == 0 {
 		a.say("no relay runs, so nothing is published: `onward relay` starts one")
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/base64"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -116,10 +117,19 @@ type statusView struct {
 	Now        time.Time        `json:"now"`
 	RelaysLive int              `json:"relays_live"`
 	Sinks      []sinkStatusView `json:"sinks"`
+	// Of the newest UnroutedOf messages, those that no sink takes, by topic. UnroutedOf is left out where a sink takes every topic.
+	Unrouted   []store.TopicCount `json:"unrouted,omitempty"`
+	UnroutedOf int64              `json:"unrouted_of,omitempty"`
 }
 
 type sinkStatusView struct {
 	Name            string                 `json:"name"`
+	Topics          []outbox.Pattern       `json:"topics,omitempty"` // empty: every topic
+	Exclude         []outbox.Pattern       `json:"exclude,omitempty"`
+	CreatedAt       time.Time              `json:"created_at"`
+	SeenAt          time.Time              `json:"seen_at"`
+	Serving         []store.Serving        `json:"serving"`
+	Differs         bool                   `json:"settings_differ,omitempty"` // between the relays that serve it
 	Backlog         int64                  `json:"backlog"`
 	BacklogAtLeast  bool                   `json:"backlog_at_least,omitempty"`
 	LagMS           float64                `json:"lag_ms"`
@@ -136,16 +146,23 @@ type sinkStatusView struct {
 func viewStatus(s *store.Status) statusView {
 	v := statusView{
 		Database: s.Database, Schema: s.Schema, Partitions: s.Partitions, Lineage: s.Lineage, Now: s.Now.UTC(),
-		RelaysLive: s.RelaysLive, Sinks: []sinkStatusView{},
+		RelaysLive: s.RelaysLive, Sinks: []sinkStatusView{}, Unrouted: s.Unrouted, UnroutedOf: s.UnroutedOf,
 	}
-	for _, k := range s.Sinks {
+	for i := range s.Sinks {
+		k := &s.Sinks[i]
 		v.Sinks = append(v.Sinks, sinkStatusView{
-			Name: k.Name, Backlog: k.Backlog, BacklogAtLeast: k.BacklogAtLeast, LagMS: millis(k.Lag), Parked: k.Parked,
+			Name: k.Name, Topics: k.Topics, Exclude: k.Exclude, CreatedAt: k.CreatedAt.UTC(), SeenAt: k.SeenAt.UTC(),
+			Serving: append([]store.Serving{}, k.Serving...), Differs: differs(k), Backlog: k.Backlog, BacklogAtLeast: k.BacklogAtLeast, LagMS: millis(k.Lag), Parked: k.Parked,
 			BlockedKeys: k.BlockedKeys, Dead: k.Dead, CountsAtLeast: k.CountsAtLeast, Published: k.Published,
 			PartitionsOwned: k.PartitionsOwned, PartitionsFree: k.PartitionsFree, LastSettle: optionalTime(k.LastSettle),
 		})
 	}
 	return v
+}
+
+// differs reports whether the relays that serve a sink do so in different ways.
+func differs(k *store.SinkStatus) bool {
+	return slices.ContainsFunc(k.Serving, func(s store.Serving) bool { return s.Settings != k.Serving[0].Settings })
 }
 
 type partitionView struct {

@@ -156,7 +156,7 @@ BEGIN
     RETURN gone.was;
 END $$;
 
--- Forgets a sink: its cursors, and its parked and dead messages; the log is left alone. ON002 onward/not-found, ON003
+-- Forgets a sink: its cursors, and its parked and dead messages; the log is left alone. ON002 onward/not-found, ON006
 -- onward/state-conflict while a live relay serves it, ON004 onward/reason-required, ON005 not in READ COMMITTED.
 CREATE FUNCTION outbox_remove_sink(sink text, reason text, actor text DEFAULT current_user)
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -178,7 +178,7 @@ BEGIN
     SELECT r.name INTO server FROM outbox_relays r WHERE sink = ANY (r.sinks) AND r.leased_until > clock_timestamp() ORDER BY r.name LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'relay % serves sink % (onward/state-conflict)', server, quote_literal(sink)
-            USING ERRCODE = 'ON003', HINT = 'stop the relays that serve it, or take the sink out of their configuration';
+            USING ERRCODE = 'ON006', HINT = 'stop the relays that serve it, or take the sink out of their configuration';
     END IF;
     DELETE FROM outbox_cursors c WHERE c.sink = sink;
     UPDATE outbox_relays r SET sinks = array_remove(r.sinks, sink), settings = r.settings - sink WHERE sink = ANY (r.sinks);

@@ -43,9 +43,7 @@ func (c *Config) check(need Need, found Faults) Faults {
 	for i := range c.Sinks {
 		k.sink("sinks["+strconv.Itoa(i)+"]", &c.Sinks[i])
 	}
-	if len(c.Sinks) > 1 {
-		k.that(false, "sinks[1]", "one outbox feeds one sink in this version: leave out all but one")
-	}
+	k.sinks()
 	for i := range c.Topics {
 		k.topic("topics["+strconv.Itoa(i)+"]", &c.Topics[i])
 	}
@@ -111,10 +109,34 @@ func (k *checker) relay() {
 	k.that(r.ShutdownGrace > 0, "relay.shutdown_grace", "must be longer than 0")
 }
 
+func (k *checker) sinks() {
+	enabled := 0
+	for i, s := range k.c.Sinks {
+		twice := slices.IndexFunc(k.c.Sinks[:i], func(other Sink) bool { return other.Name == s.Name })
+		k.that(twice < 0 || s.Name == "", "sinks["+strconv.Itoa(i)+"].name", "%q is the name of sinks[%d] already", s.Name, twice)
+		if s.Enabled {
+			enabled++
+		}
+	}
+	k.that(enabled > 0 || len(k.c.Sinks) == 0 || k.need < NeedRelay, "sinks", "none is enabled: nothing would be published")
+}
+
+func (k *checker) patterns(path string, patterns Words) {
+	for _, p := range patterns {
+		if err := outbox.Pattern(p).Validate(); err != nil {
+			k.that(false, path, "%q: %s", p, err.(*outbox.Error).Detail) //nolint:errorlint,forcetypeassert // Validate returns nothing else
+		}
+	}
+}
+
 func (k *checker) sink(path string, s *Sink) {
 	k.that(s.Name != "" || k.need < NeedRelay, path+".name", "is missing")
 	k.that(s.Name == "" || sinkName.MatchString(s.Name), path+".name", "%q is not a name: use 1 to 64 of a-z, 0-9, _ and -", s.Name)
-	k.that(s.URL != "" || k.need < NeedRelay, path+".url", "is missing")
+	k.that(s.URL != "" || k.need < NeedRelay || !s.Enabled, path+".url", "is missing")
+	k.patterns(path+".topics", s.Topics)
+	k.patterns(path+".exclude", s.Exclude)
+	_, err := s.Begin()
+	k.that(err == nil, path+".start", "%q is not one of earliest, latest, or a time like 2026-01-31T00:00:00Z", s.Start)
 	if s.URL != "" {
 		for _, one := range strings.Split(s.URL, ",") {
 			k.url(path+".url", strings.TrimSpace(one), SinkSchemes)

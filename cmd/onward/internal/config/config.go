@@ -8,6 +8,9 @@ package config
 
 import (
 	"time"
+
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store"
 )
 
 // Config is every setting of the program.
@@ -48,6 +51,10 @@ type Sink struct {
 	Name            string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
 	URL             string        `key:"url" secret:"true" note:"the broker, nats://user:password@host:4222; several with commas"`
 	NATS            NATS          `key:"nats"`
+	Topics          Words         `key:"topics" note:"topics that it takes: words with dots between, * is one word, > at the end the rest; default: every topic"`
+	Exclude         Words         `key:"exclude" note:"topics that it does not take all the same"`
+	Start           string        `key:"start" default:"earliest" note:"where a new sink begins: earliest, latest, or a time like 2026-01-31T00:00:00Z; used once"`
+	Enabled         bool          `key:"enabled" default:"true" note:"false: its place is kept, and nothing is published"`
 	Window          Window        `key:"window"`
 	Settle          Settle        `key:"settle"`
 	PublishTimeout  time.Duration `key:"publish_timeout" default:"10s" note:"then an answer counts as lost"`
@@ -106,4 +113,27 @@ type Telemetry struct {
 type Log struct {
 	Level  string `key:"level" default:"info" note:"debug, info, warn or error"`
 	Format string `key:"format" default:"auto" note:"text, json, or auto: text on a terminal, json elsewhere"`
+}
+
+// Begin is where a new sink begins, as Start says it.
+func (s *Sink) Begin() (start store.Start, err error) {
+	switch s.Start {
+	case "", "earliest":
+	case "latest":
+		start.Latest = true
+	default:
+		start.Since, err = time.Parse(time.RFC3339Nano, s.Start)
+	}
+	return start, err
+}
+
+// Selection is what the sink takes.
+func (s *Sink) Selection() outbox.Selection {
+	patterns := func(words Words) (all []outbox.Pattern) {
+		for _, w := range words {
+			all = append(all, outbox.Pattern(w))
+		}
+		return all
+	}
+	return outbox.Selection{Topics: patterns(s.Topics), Exclude: patterns(s.Exclude)}
 }

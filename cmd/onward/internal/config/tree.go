@@ -11,6 +11,7 @@ import (
 type node struct {
 	kind   kind
 	secret bool
+	words  bool // a setting that may be a list in the file
 	def    string
 	note   string
 	names  []string         // of a block, in order
@@ -28,8 +29,8 @@ const (
 var tree = newNode(reflect.TypeFor[Config](), reflect.StructField{})
 
 func newNode(t reflect.Type, f reflect.StructField) *node {
-	n := &node{kind: setting, secret: f.Tag.Get("secret") != "", def: f.Tag.Get("default"), note: f.Tag.Get("note")}
-	if t.Kind() == reflect.Slice {
+	n := &node{kind: setting, secret: f.Tag.Get("secret") != "", def: f.Tag.Get("default"), note: f.Tag.Get("note"), words: t == reflect.TypeFor[Words]()}
+	if t.Kind() == reflect.Slice && t != reflect.TypeFor[Words]() {
 		n.kind = list
 		n.below = map[string]*node{"": newNode(t.Elem(), reflect.StructField{})}
 	}

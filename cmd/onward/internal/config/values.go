@@ -12,6 +12,11 @@ import (
 // ByteSize is a number of bytes, written 16MiB, 512KiB, 1MB or 4096.
 type ByteSize int64
 
+// Words are several words in one setting: a list in the file, with commas between them elsewhere.
+type Words []string
+
+const wordsEnd = "\x00" // between the words of a list in the file, which may hold commas
+
 var byteUnits = []struct {
 	suffix string
 	size   int64
@@ -95,6 +100,18 @@ func set(field reflect.Value, text string) error {
 			return err
 		}
 		field.SetInt(int64(n))
+	case Words:
+		between := ","
+		if strings.Contains(text, wordsEnd) {
+			between = wordsEnd
+		}
+		var words Words
+		for word := range strings.SplitSeq(text, between) {
+			if word = strings.TrimSpace(word); word != "" {
+				words = append(words, word)
+			}
+		}
+		field.Set(reflect.ValueOf(words))
 	default:
 		panic("config: a field of type " + field.Type().String())
 	}

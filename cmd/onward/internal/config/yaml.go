@@ -63,6 +63,16 @@ func (r *reader) walk(n *node, y *yaml.Node, steps []string) {
 		}
 	case n.kind == setting && y.Kind == yaml.ScalarNode:
 		r.entries = append(r.entries, entry{steps: steps, text: y.Value, place: r.place(y)})
+	case n.kind == setting && n.words && y.Kind == yaml.SequenceNode:
+		var words strings.Builder
+		for _, child := range y.Content {
+			if child.Kind != yaml.ScalarNode {
+				r.fault(child, steps, "wants a list of words")
+				return
+			}
+			words.WriteString(child.Value + wordsEnd)
+		}
+		r.entries = append(r.entries, entry{steps: steps, text: words.String(), place: r.place(y)})
 	case n.kind == block:
 		r.fault(y, steps, "wants settings below it: %s", strings.Join(n.names, ", "))
 	case n.kind == list:
