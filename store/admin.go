@@ -32,6 +32,7 @@ const (
 
 // Admin is what people ask of an outbox, from the CLI, the API or a program. Safe for concurrent use.
 type Admin interface {
+	Acts
 	Status(ctx context.Context) (Status, error)
 	// Messages lists, newest first.
 	Messages(ctx context.Context, f Filter) (MessageList, error)
@@ -39,14 +40,18 @@ type Admin interface {
 	Message(ctx context.Context, id outbox.ID) (MessageInfo, error)
 	// Dead lists dead letters, newest first; with their payloads where f.ID names one.
 	Dead(ctx context.Context, f Filter) (DeadList, error)
+	Partitions(ctx context.Context, sink string) ([]PartitionInfo, error)
+	Relays(ctx context.Context) ([]RelayInfo, error)
+}
+
+// Acts are what people do to an outbox; the audit keeps who, and why.
+type Acts interface {
 	// Requeue makes a dead letter the parked head of its key again: same id, same place, a fresh budget of attempts.
 	// ErrNotFound, ErrStateConflict; ErrReorderRefused when later messages of its key were published and acceptReorder is
 	// not set: the error says how many.
 	Requeue(ctx context.Context, act Act, acceptReorder bool) error
 	// Discard removes a dead or parked message for good; audited. ErrReasonRequired, ErrNotFound.
 	Discard(ctx context.Context, act Act) error
-	Partitions(ctx context.Context, sink string) ([]PartitionInfo, error)
-	Relays(ctx context.Context) ([]RelayInfo, error)
 	// RemoveSink forgets a sink, its cursors, and its parked and dead messages; the log is left alone. act.ID is not used.
 	// ErrStateConflict while a live relay serves it, ErrReasonRequired, ErrNotFound; audited.
 	RemoveSink(ctx context.Context, act Act) error
