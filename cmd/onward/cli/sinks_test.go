@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onwardhq/onward/cmd/onward/internal/golden"
 )
 
 // secondSink adds a sink that two relays serve in different ways, and one that nobody serves.
@@ -23,16 +25,10 @@ func TestSinks(t *testing.T) {
 	d := newDatabase(t)
 	d.story(t)
 	d.secondSink(t)
-	var out strings.Builder
-	for _, command := range []string{
+	golden.Compare(t, "sinks", alike(d.sessions(t,
 		"sinks list", "sinks list -o jsonl -q", "sinks show audit", "sinks show old", "sinks show audit -o json", "sinks show nothing", "status",
 		"sinks remove old", "sinks remove nothing --reason x", "sinks remove audit --reason x --yes", "sinks remove old --reason x", "sinks remove old --reason x --dry-run",
-		"sinks remove old --reason x --yes", "sinks list",
-	} {
-		args := strings.Fields(command)
-		out.WriteString(session(args, d.run(t, args...)))
-	}
-	golden(t, "sinks", alike(out.String()))
+		"sinks remove old --reason x --yes", "sinks list")))
 	if got := one[string](t, d, `SELECT action || ' ' || sink || ' ' || reason FROM outbox_audit`); got != "remove sink old x" {
 		t.Errorf("the audit says %q", got)
 	}
