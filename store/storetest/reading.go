@@ -157,15 +157,21 @@ func boundedByMessages(s *suite) {
 	s.send(ms...)
 	room := r.room()
 	room.Messages = 7
+	s.wantPages(r, room, 100, 7)
+}
+
+// wantPages wants n messages, in the order of their keys, in pages of 1 to most; and nothing after them.
+func (s *suite) wantPages(r *relay, room store.Room, n, most int) {
+	s.Helper()
 	var all []taken
-	for len(all) < 100 {
+	for len(all) < n {
 		page, ts := r.page(room)
-		if len(ts) > 7 || len(ts) == 0 {
-			s.Fatalf("a page has %d messages, want 1 to 7", len(ts))
+		if len(ts) > most || len(ts) == 0 {
+			s.Fatalf("a page has %d messages, want 1 to %d", len(ts), most)
 		}
 		all = append(all, ts...)
-		if !page.More && len(all) < 100 {
-			s.Fatalf("there is no more after %d of 100 messages", len(all))
+		if !page.More && len(all) < n {
+			s.Fatalf("there is no more after %d of %d messages", len(all), n)
 		}
 	}
 	s.wantOrderOfKeys(all)
@@ -194,20 +200,8 @@ func boundedByBytes(s *suite) {
 	}
 	s.send(ms...)
 	room := r.room()
-	room.Bytes = 3500
-	var all []taken
-	for len(all) < 30 {
-		page, ts := r.page(room)
-		if len(ts) > 3 || len(ts) == 0 {
-			s.Fatalf("a page has %d messages of 1000 bytes, want 1 to 3", len(ts))
-		}
-		all = append(all, ts...)
-		if !page.More && len(all) < 30 {
-			s.Fatalf("there is no more after %d of 30 messages", len(all))
-		}
-	}
-	s.wantOrderOfKeys(all)
-	s.want("in the end", names(r.drain()), []string(nil))
+	room.Bytes = 3500 // each has 1000
+	s.wantPages(r, room, 30, 3)
 }
 
 func largerThanRoom(s *suite) {
