@@ -85,16 +85,19 @@ func (s *server) run(program string, args ...string) {
 	}
 }
 
-// start starts the server and waits until it takes connections.
-func (s *server) start() {
+// start starts the server with these settings besides, and waits until it takes connections.
+func (s *server) start(settings ...string) {
 	s.t.Helper()
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	s.cmd = exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-p", strconv.Itoa(s.port), "-F",
-		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=")
+	args := []string{"-D", s.data(), "-p", strconv.Itoa(s.port), "-F"}
+	for _, setting := range append(settings, "listen_addresses=127.0.0.1", "unix_socket_directories=") {
+		args = append(args, "-c", setting)
+	}
+	s.cmd = exec.Command(filepath.Join(s.bin, "postgres"), args...)
 	s.cmd.SysProcAttr, s.cmd.Dir, s.cmd.Stderr = s.attr, s.dir, log
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
@@ -105,6 +108,18 @@ func (s *server) start() {
 		conn, err := pgx.Connect(ctx, s.url)
 		return err == nil && conn.Close(ctx) == nil
 	})
+}
+
+// rig is an outbox on the server, in the schema public.
+func (s *server) rig(partitions int) *rig {
+	s.t.Helper()
+	pool := pgtest.Connect(s.t, s.url, nil)
+	if err := Migrate(s.t.Context(), pool, MigrateConfig{Partitions: partitions}); err != nil {
+		s.t.Fatal(err)
+	}
+	g := &rig{DB: &pgtest.DB{Pool: pool, URL: s.url, Schema: "public", Prefix: "outbox_"}, t: s.t}
+	g.store = openStore(s.t, g.DB, pool)
+	return g
 }
 
 // stop shuts the server down in good order.
@@ -123,12 +138,8 @@ func TestAStandbyIsRefused(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
 	server.start()
-	pool := pgtest.Connect(t, server.url, nil)
-	if err := Migrate(t.Context(), pool, MigrateConfig{Partitions: 4}); err != nil {
-		t.Fatal(err)
-	}
-	g := &rig{DB: &pgtest.DB{Pool: pool, URL: server.url, Schema: "public", Prefix: "outbox_"}, t: t}
-	g.store = openStore(t, g.DB, pool)
+	g := server.rig(4)
+	pool := g.Pool
 	s := g.join()
 	g.write("a", "1")
 	wantTexts(t, "from the primary", g.collect(s, 0, 1, 2, 3), []string{"1"})

@@ -134,12 +134,8 @@ func TestRelaysAgreeOnOneTokenAfterTheServerCrashed(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
 	server.start()
-	pool := pgtest.Connect(t, server.url, nil)
-	if err := Migrate(t.Context(), pool, MigrateConfig{Partitions: 4}); err != nil {
-		t.Fatal(err)
-	}
-	g := &rig{DB: &pgtest.DB{Pool: pool, URL: server.url, Schema: "public", Prefix: "outbox_"}, t: t}
-	g.store = openStore(t, g.DB, pool)
+	g := server.rig(4)
+	pool := g.Pool
 	a, b, ofA, ofB := g.pair()
 	for _, s := range []*Session{a, b} {
 		g.drain(s)
