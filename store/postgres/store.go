@@ -65,11 +65,12 @@ func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
 	return s, nil
 }
 
+const opOpen = "open outbox"
+
 // Info says what the database is. Errors: store.ErrDatabaseUnsupported (an old server, an encoding other than UTF8, a
 // standby), store.ErrSchemaMissing, store.ErrSchemaOld, store.ErrSchemaNew; anything else is the database's own.
 func (s *Store) Info(ctx context.Context) (store.Info, error) {
-	const op = "open outbox"
-	if err := checkServer(ctx, s.pool, op); err != nil {
+	if err := checkServer(ctx, s.pool, opOpen); err != nil {
 		return store.Info{}, err
 	}
 	var version, schema, partitions string
@@ -78,29 +79,30 @@ func (s *Store) Info(ctx context.Context) (store.Info, error) {
 	var missing *pgconn.PgError
 	switch {
 	case errors.As(err, &missing) && (missing.Code == "42P01" || missing.Code == "3F000"): // undefined table, invalid schema
-		return store.Info{}, s.refuse(op, store.ErrSchemaMissing, "there is no table "+s.names.sql("outbox_meta"))
+		return store.Info{}, refuse(store.ErrSchemaMissing, "there is no table "+s.names.sql("outbox_meta"))
 	case err != nil:
-		return store.Info{}, fmt.Errorf("%s: %w", op, err)
+		return store.Info{}, fmt.Errorf("%s: %w", opOpen, err)
 	}
 	info.Database = shortVersion(version)
 	if info.Schema, err = strconv.Atoi(schema); err != nil {
-		return store.Info{}, s.refuse(op, store.ErrSchemaMissing, "outbox_meta has no schema version")
+		return store.Info{}, refuse(store.ErrSchemaMissing, "outbox_meta has no schema version")
 	}
 	if info.Partitions, err = strconv.Atoi(partitions); err != nil {
-		return store.Info{}, s.refuse(op, store.ErrSchemaMissing, "outbox_meta has no number of partitions")
+		return store.Info{}, refuse(store.ErrSchemaMissing, "outbox_meta has no number of partitions")
 	}
 	versions := fmt.Sprintf("the tables have version %d, this program works with %d", info.Schema, schemaVersion)
 	switch {
 	case info.Schema < schemaVersion:
-		return store.Info{}, s.refuse(op, store.ErrSchemaOld, versions)
+		return store.Info{}, refuse(store.ErrSchemaOld, versions)
 	case info.Schema > schemaVersion:
-		return store.Info{}, &outbox.Error{Code: store.ErrSchemaNew.Code, Op: op, Detail: versions, Hint: "run a newer release of this program"}
+		return store.Info{}, &outbox.Error{Code: store.ErrSchemaNew.Code, Op: opOpen, Detail: versions, Hint: "run a newer release of this program"}
 	}
 	return info, nil
 }
 
-func (s *Store) refuse(op string, sentinel *outbox.Error, detail string) error {
-	return &outbox.Error{Code: sentinel.Code, Op: op, Detail: detail, Hint: "run: onward migrate up"}
+// refuse says that the tables are not there, or are older than this program.
+func refuse(sentinel *outbox.Error, detail string) error {
+	return &outbox.Error{Code: sentinel.Code, Op: opOpen, Detail: detail, Hint: "run: onward migrate up"}
 }
 
 type querier interface {

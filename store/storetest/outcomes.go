@@ -20,7 +20,7 @@ var outcomes = []spec{
 }
 
 // scheduled writes a message of a key whose time is ahead, and parks it.
-func (r *relay) scheduled(name, key string, wait time.Duration) taken {
+func (r *relay) scheduled(name, key string, wait time.Duration) {
 	r.s.Helper()
 	m := r.s.message(name, key)
 	m.AvailableAt = r.s.now().Add(wait)
@@ -30,7 +30,6 @@ func (r *relay) scheduled(name, key string, wait time.Duration) taken {
 		r.s.Fatalf("a message whose time is ahead came as %+v", ts)
 	}
 	r.settle(ts, fromLog(ts[0], store.Verdict{To: store.Park, Reason: store.ReasonScheduled}))
-	return ts[0]
 }
 
 func scheduledWaitsAlone(s *suite) {
