@@ -55,12 +55,12 @@ func (o Outcome) String() string {
 
 // Codes of results that more than one publisher uses.
 const (
-	CodeUnavailable    outbox.Code = "onward/broker-unavailable"
-	CodeThrottled      outbox.Code = "onward/throttled"
-	CodeRejected       outbox.Code = "onward/rejected"
-	CodeUnroutable     outbox.Code = "onward/unroutable"        // no stream, queue or topic takes it
-	CodeTooLarge       outbox.Code = "onward/payload-too-large" // larger than the broker takes
-	CodePublishTimeout outbox.Code = "onward/publish-timeout"
+	CodeUnavailable    outbox.Code = "onward/broker-unavailable"  // the broker, or the destination, is not there
+	CodeThrottled      outbox.Code = "onward/throttled"           // the broker, or the publisher, has enough for now
+	CodeRejected       outbox.Code = "onward/rejected"            // the broker takes others, and not this message
+	CodeUnroutable     outbox.Code = "onward/unroutable"          // no stream, queue or topic takes it
+	CodeTooLarge       outbox.Code = "onward/payload-too-large"   // larger than the broker takes
+	CodePublishTimeout outbox.Code = "onward/publish-timeout"     // no answer in time
 	CodeUnconfirmed    outbox.Code = "onward/publish-unconfirmed" // sent, and the answer was lost or says nothing final
 	CodePermission     outbox.Code = "onward/permission-denied"   // the broker refuses this topic to the relay's user
 	CodePanic          outbox.Code = "onward/publisher-panic"

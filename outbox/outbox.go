@@ -39,10 +39,10 @@ type Message struct {
 // Record is a Message as the database numbered it.
 type Record struct {
 	Message
-	Partition int   // slice of the outbox: a hash of the key, or of the id where the key is empty
-	Seq       int64 // the database's sequence number: order within the partition; not commit order
-	KeySeq    int64 // gapless number within the key; 0 unless the writer serialises the key
-	CreatedAt time.Time
+	Partition int       // slice of the outbox: a hash of the key, or of the id where the key is empty
+	Seq       int64     // the database's sequence number: order within the partition; not commit order
+	KeySeq    int64     // gapless number within the key; 0 unless the writer serialises the key
+	CreatedAt time.Time // when it was inserted, by the database's clock
 }
 
 // Writer writes messages in the caller's transaction T (pgx.Tx, *sql.Tx); the caller begins and ends it. Writers keep no

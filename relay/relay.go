@@ -89,13 +89,24 @@ type Observer interface {
 
 // Round is what happened on a sink since the round before.
 type Round struct {
-	Sink                                                                          string
-	Read, Published, Duplicates, Retried, Parked, Dead, Settled, Gained, Released int
-	Owned, Relays                                                                 int // at the end of the round
-	InFlight, Keys                                                                int // messages in memory and undecided, keys with state in memory
-	Outcomes                                                                      map[broker.Outcome]int
-	BreakerOpen                                                                   bool
-	Took                                                                          time.Duration
+	Sink       string
+	Read       int // messages taken from the log
+	Published  int // duplicates included
+	Duplicates int // of them the broker had already
+	Retried    int // failures that used up an attempt and will be tried again
+	Parked     int // times that a message was parked: for a retry, for its time, or behind another one of its key
+	Dead       int // messages that became dead letters
+	Settled    int // messages of the log whose outcome is in the database
+	Gained     int // partitions
+	Released   int // partitions that were given back
+
+	Outcomes map[broker.Outcome]int // the publisher's answers; none is 0
+
+	// At the end of the round: partitions held, live relays of the sink, messages in memory and undecided, keys with state
+	// in memory, whether publishing has stopped because the broker takes nothing.
+	Owned, Relays, InFlight, Keys int
+	BreakerOpen                   bool
+	Took                          time.Duration // the round
 }
 
 // Relay runs the sinks of one Config.

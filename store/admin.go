@@ -33,14 +33,17 @@ const (
 // Admin is what people ask of an outbox, from the CLI, the API or a program. Safe for concurrent use.
 type Admin interface {
 	Acts
+	// Status is cheap at any size of the outbox: what it counts stops at 100,000, and it says so.
 	Status(ctx context.Context) (Status, error)
-	// Messages lists, newest first.
+	// Messages lists, newest first, without payloads; ErrFilterInvalid, ErrNotFound where f.Sink does not exist.
 	Messages(ctx context.Context, f Filter) (MessageList, error)
 	// Message returns one message with its state in every sink; ErrNotFound.
 	Message(ctx context.Context, id outbox.ID) (MessageInfo, error)
-	// Dead lists dead letters, newest first; with their payloads where f.ID names one.
+	// Dead lists dead letters, newest first; with their payloads where f.ID names one. Errors as Messages.
 	Dead(ctx context.Context, f Filter) (DeadList, error)
+	// Partitions lists those of a sink, or of all where sink is empty, by number; ErrNotFound.
 	Partitions(ctx context.Context, sink string) ([]PartitionInfo, error)
+	// Relays lists those that are registered, by name; one that died is there until another relay has taken over.
 	Relays(ctx context.Context) ([]RelayInfo, error)
 }
 
@@ -50,7 +53,7 @@ type Acts interface {
 	// ErrNotFound, ErrStateConflict; ErrReorderRefused when later messages of its key were published and acceptReorder is
 	// not set: the error says how many.
 	Requeue(ctx context.Context, act Act, acceptReorder bool) error
-	// Discard removes a dead or parked message for good; audited. ErrReasonRequired, ErrNotFound.
+	// Discard removes a dead or parked message for good; audited. ErrReasonRequired, ErrNotFound, ErrStateConflict.
 	Discard(ctx context.Context, act Act) error
 	// RemoveSink forgets a sink, its cursors, and its parked and dead messages; the log is left alone. act.ID is not used.
 	// ErrStateConflict while a live relay serves it, ErrReasonRequired, ErrNotFound; audited.
@@ -58,31 +61,35 @@ type Acts interface {
 }
 
 // Tracker answers where a receipt's message stands in a sink. Published means: the cursor's snapshot sees its
-// transaction, its number is passed, and it is neither parked nor dead.
+// transaction, its number is passed, and it is neither parked nor dead. ErrNotFound where there is no such sink. Safe for
+// concurrent use.
 type Tracker interface {
 	State(ctx context.Context, sink string, r outbox.Receipt) (State, error)
 }
 
 // Act is one act of a person on one message of one sink.
 type Act struct {
-	Sink   string
+	Sink   string // required
 	ID     outbox.ID
 	Actor  string // who; empty: the database's user
-	Reason string
-	DryRun bool // find out whether it would be refused, and change nothing
+	Reason string // why; required to discard and to remove
+	DryRun bool   // find out whether it would be refused, and change nothing
 }
 
-// Filter selects messages; empty fields select everything. The names are those of the CLI.
+// Filter selects messages; empty fields select everything, and what is set must all hold. Texts are compared whole. The names
+// are those of the CLI.
 type Filter struct {
+	// Sink is the one whose states are looked at; empty: any.
 	Sink, Topic, Type, Key, EventID, CorrelationID, Scope string
 	ID                                                    outbox.ID
-	State                                                 State
-	Reason                                                Reason
-	Code                                                  outbox.Code
-	Since, Until                                          time.Time
-	Attempts                                              int    // at least this many
-	Limit                                                 int    // 0: 100; at most 10,000
-	After                                                 string // MessageList.Next or DeadList.Next of the page before
+	State                                                 State       // pending, parked, published, dead or discarded
+	Reason                                                Reason      // of what is parked
+	Code                                                  outbox.Code // of the last failure of what is parked or dead
+	// Since (from it on) and Until (before it) look at when a message was written, of a dead letter at when it died.
+	Since, Until time.Time
+	Attempts     int    // failed at least so often
+	Limit        int    // 0: 100; at most 10,000
+	After        string // MessageList.Next or DeadList.Next of the page before
 }
 
 // MessageList is a page of messages.
@@ -96,19 +103,19 @@ type MessageList struct {
 type MessageInfo struct {
 	outbox.Record
 	PayloadBytes int
-	Tx           uint64
-	States       []SinkState
+	Tx           uint64      // the transaction that wrote it; 0 where the database shows none
+	States       []SinkState // by sink; empty while there is no sink
 }
 
 // SinkState is where a message stands in a sink, and why.
 type SinkState struct {
 	Sink      string      `json:"sink"`
 	State     State       `json:"state"`
-	Reason    Reason      `json:"reason,omitempty"`
-	Attempts  int         `json:"attempts,omitempty"`
-	DueAt     *time.Time  `json:"due_at,omitempty"`
-	LastCode  outbox.Code `json:"last_code,omitempty"`
-	LastError string      `json:"last_error,omitempty"`
+	Reason    Reason      `json:"reason,omitempty"`     // of what is parked
+	Attempts  int         `json:"attempts,omitempty"`   // that failed, of what is parked or dead
+	DueAt     *time.Time  `json:"due_at,omitempty"`     // the next try of the head of a key; nil: it waits for another message
+	LastCode  outbox.Code `json:"last_code,omitempty"`  // of the last failure
+	LastError string      `json:"last_error,omitempty"` // its text, at most 2 KiB
 }
 
 // DeadList is a page of dead letters.
@@ -120,32 +127,32 @@ type DeadList struct {
 
 // DeadInfo is a dead letter.
 type DeadInfo struct {
-	outbox.Record
-	Sink                      string
-	PayloadBytes              int
-	Code                      outbox.Code
-	Error                     string
-	Attempts                  int
-	FirstFailure, LastFailure time.Time
-	Relay                     string
-	Blocks                    bool
+	outbox.Record                           // with its payload only where Filter.ID names it
+	Sink                      string        // a message may be dead in several
+	PayloadBytes              int           // its size, in lists too
+	Code                      outbox.Code   // of the last failure, or why no further one is tried
+	Error                     string        // its text, at most 2 KiB
+	Attempts                  int           // failed attempts, in all
+	FirstFailure, LastFailure time.Time     // by the database's clock; the last is when it died
+	Relay                     string        // name of the one that gave up
+	Blocks                    bool          // the later messages of its key wait for it
 	Behind                    int           // parked messages that wait behind it; only where Filter.ID names one
 	Tries                     []AttemptInfo // only where Filter.ID names one
 }
 
 // AttemptInfo is one failed try as it was kept.
 type AttemptInfo struct {
-	At    time.Time
-	Relay string
+	At    time.Time // when it was written down, by the database's clock
+	Relay string    // its name
 	Attempt
 }
 
 // Status is the outbox at a glance.
 type Status struct {
 	Info
-	Now        time.Time
-	Sinks      []SinkStatus
-	RelaysLive int
+	Now        time.Time    // the database's clock
+	Sinks      []SinkStatus // by name
+	RelaysLive int          // whose lease has not run out
 	// Unrouted are topics of recent messages that no sink takes, the most frequent first, at most 10. Empty where there is no
 	// sink at all. Recent are the newest UnroutedOf messages of the log, at most 100,000; 0: some sink takes every topic.
 	Unrouted   []TopicCount
@@ -175,11 +182,11 @@ type SinkStatus struct {
 	BacklogAtLeast  bool          // counting stopped at Backlog
 	Lag             time.Duration // age of the oldest unpublished message in the log; 0: none
 	Parked          map[Reason]int64
-	BlockedKeys     int64
+	BlockedKeys     int64 // whose messages wait for one that is retried, or for a dead letter
 	Dead            int64
 	CountsAtLeast   bool  // counting of parked, blocked or dead stopped
 	Published       int64 // since the sink exists
-	PartitionsOwned int
+	PartitionsOwned int   // by relays, living or not yet taken over
 	PartitionsFree  int
 	// LastSettle is when a relay last wrote a cursor of the sink: by a settle, as it joined or, where none is registered
 	// any more, as it left. Zero: never.
@@ -190,21 +197,22 @@ type SinkStatus struct {
 type PartitionInfo struct {
 	Sink      string
 	Partition int
-	Relay     string // name; empty: free
-	Epoch     int64
-	Seq       int64 // handed over up to here
-	FreedAt   time.Time
-	Parked    int64
+	Relay     string    // name; empty: free
+	Epoch     int64     // grows with each owner
+	Seq       int64     // settled up to here, but for what committed late
+	FreedAt   time.Time // when it was last given back or taken from a relay; zero: never
+	Parked    int64     // messages; counted up to 100,000
 }
 
 // RelayInfo is a registered relay.
 type RelayInfo struct {
-	ID                                  outbox.ID
+	ID                                  outbox.ID // of this start
 	Name, Host, Version                 string
 	PID                                 int
 	Sinks                               []string
-	Partitions                          int
-	Draining, Live                      bool
-	StartedAt, HeartbeatAt, LeasedUntil time.Time
+	Partitions                          int       // held, of all its sinks together
+	Draining                            bool      // it takes no further partitions
+	Live                                bool      // its lease has not run out
+	StartedAt, HeartbeatAt, LeasedUntil time.Time // by the database's clock
 	Lease                               time.Duration
 }

@@ -104,6 +104,9 @@ type Store interface {
 
 // Session is one relay on one sink. Safe for concurrent use, but reads are issued one after the other (they may run
 // ahead of settling), and so are settlements.
+//
+// Every method may return ErrReload or ErrFenced, which are final for what the caller remembers; after any other error the
+// same call may be repeated.
 type Session interface {
 	// Renew is the relay's beat, called every tenth of a heartbeat: it renews the lease when a heartbeat is due, takes
 	// over what expired, and claims up to the fair share where take is set. It says all that is held now.
@@ -116,10 +119,11 @@ type Session interface {
 	// partitions that were gained may wait until their first read. Other processes requeue and discard, so it is asked at
 	// least once a second.
 	Heads(ctx context.Context, partitions []int, most int) (Heads, error)
-	// Followers returns the parked messages of a key in their order, those after the place given.
+	// Followers returns the parked messages of a key in their order, those after the place given; k.Key is not empty. Of room
+	// only the bounds count.
 	Followers(ctx context.Context, k Key, after Place, room Room) ([]Parked, error)
-	// Settle writes outcomes back in one transaction. An error means that its fate is unknown or that nothing of it was
-	// done; ErrReload and ErrFenced as above, anything else is repeated as it is.
+	// Settle writes outcomes back in one transaction. With ErrReload its fate is unknown; with any other error nothing of it
+	// was done, and the same settlement is repeated.
 	Settle(ctx context.Context, s Settlement) (Settled, error)
 	// GiveBack lets others have the partitions, from where they are settled. Nothing of them may be in flight.
 	GiveBack(ctx context.Context, partitions []int) error
@@ -173,10 +177,11 @@ type Page struct {
 	More  bool   // there may be more at once; false: everything visible was read
 }
 
-// Room bounds what is read; Bytes counts payloads.
+// Room bounds what is read. A message that is larger than Bytes comes alone.
 type Room struct {
-	Partitions      []int
-	Messages, Bytes int
+	Partitions []int // whose fresh messages are wanted
+	Messages   int
+	Bytes      int // of payloads
 }
 
 // Reason says why a message is parked.
@@ -242,11 +247,11 @@ type Verdict struct {
 
 // Attempt is one failed try.
 type Attempt struct {
-	No      int // from 1; goes on after a requeue
-	Outcome string
+	No      int    // from 1; goes on after a requeue
+	Outcome string // the word of a broker.Outcome
 	Code    outbox.Code
-	Error   string
-	Took    time.Duration
+	Error   string        // its text; cut to 2 KiB by the store
+	Took    time.Duration // until the publisher answered
 }
 
 // Done says that the first N records of a part have an outcome: published, or a verdict in this settlement or an

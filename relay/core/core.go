@@ -77,16 +77,17 @@ type (
 	}
 	// RenewFailed: a renewal was not answered, or said that the session is void.
 	RenewFailed struct{ Err error }
-	// Lost: these partitions are gone: given back, or taken.
-	Lost     struct{ Partitions []int }
+	// ReadDone answers a Read. After an Err that is neither ErrReload nor ErrFenced the machine reads again.
 	ReadDone struct {
 		Page store.Page
 		Err  error
 	}
+	// HeadsDone answers a ReadHeads. Err as in ReadDone.
 	HeadsDone struct {
 		Heads store.Heads
 		Err   error
 	}
+	// FollowersDone answers a ReadFollowers of Key. Err as in ReadDone.
 	FollowersDone struct {
 		Key     store.Key
 		Records []store.Parked
@@ -115,7 +116,6 @@ type (
 )
 
 func (Leased) event()        {}
-func (Lost) event()          {}
 func (RenewFailed) event()   {}
 func (ReadDone) event()      {}
 func (HeadsDone) event()     {}
@@ -130,27 +130,33 @@ func (Stop) event()          {}
 
 // Answer is the publisher's for one message of a Publish.
 type Answer struct {
-	Ticket uint64
-	Index  int
+	Ticket uint64 // of the Publish
+	Index  int    // in its batch
 	Result broker.Result
 }
 
 // The effects.
 type (
-	Read      struct{ Room store.Room }
+	// Read: call Session.Read; one at a time.
+	Read struct{ Room store.Room }
+	// ReadHeads: call Session.Heads for at most Max heads of these partitions; one at a time.
 	ReadHeads struct {
 		Partitions []int
 		Max        int
 	}
+	// ReadFollowers: call Session.Followers from the beginning of the key's line.
 	ReadFollowers struct {
 		Key  store.Key
 		Room store.Room
 	}
+	// Publish: hand the batch to the publisher, and its answers to the machine under this ticket, in any order and number.
 	Publish struct {
 		Ticket uint64
 		Batch  []broker.Envelope
 	}
-	Settle   struct{ Settlement store.Settlement }
+	// Settle: call Session.Settle; one at a time.
+	Settle struct{ Settlement store.Settlement }
+	// GiveBack: call Session.GiveBack; everything of these partitions is settled.
 	GiveBack struct{ Partitions []int }
 	// Probe: call the publisher's Check.
 	Probe struct{}

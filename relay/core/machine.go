@@ -64,8 +64,15 @@ func (l *load) add(n, bytes int) { l.messages += n; l.bytes += bytes }
 
 // Counters count what a machine has done since it was made.
 type Counters struct {
-	Read, Published, Duplicates, Retried, Parked, Dead, Settled, Gone int
-	Outcomes                                                          [broker.Uncertain + 1]int
+	Read       int // messages taken from the log
+	Published  int // duplicates included
+	Duplicates int // of them the broker had already
+	Retried    int // failures that used up an attempt and will be tried again
+	Parked     int // times that a message was parked: for a retry, for its time, or behind another one of its key
+	Dead       int // messages that became dead letters
+	Settled    int // messages of the log whose outcome is in the database
+	Gone       int // verdicts on parked messages that a person had removed
+	Outcomes   [broker.Uncertain + 1]int
 }
 
 // New returns a machine without partitions. Its clock starts at zero; its breaker starts open, so that the first thing
@@ -155,10 +162,6 @@ func (m *Machine) take(e Event) {
 		m.leased(e)
 	case RenewFailed:
 		m.broken(e.Err)
-	case Lost:
-		for _, p := range e.Partitions {
-			m.drop(p)
-		}
 	case ReadDone:
 		m.readDone(e)
 	case HeadsDone:

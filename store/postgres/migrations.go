@@ -100,7 +100,7 @@ func (n names) bare(text string) string { return strings.ReplaceAll(text, "outbo
 
 // Partitions of an outbox.
 const (
-	DefaultPartitions = 64
+	DefaultPartitions = 64 // serves most: it bounds how many relays can share a sink
 	MaxPartitions     = 16384
 )
 
