@@ -8,15 +8,15 @@ import (
 )
 
 var late = []spec{
-	{"EveryInterleavingOfThreeTransactionsComesOnceAndInOrder", interleavings},
-	{"ALateMessageComesOnceBeforeItsSettle", lateBeforeSettle},
-	{"ALateMessageComesOnceAfterItsSettle", lateAfterSettle},
-	{"ALateMessageComesAfterAGiveBack", lateAfterGiveBack},
-	{"ALateMessageComesAfterATakeOver", lateAfterTakeOver},
-	{"LateMessagesComeFromPartitionsOutsideRoom", lateOutsideRoom},
-	{"MoreLateMessagesThanAPageComeInOrder", latePass},
-	{"MoreLateMessagesThanAPageSurviveACrash", latePassCrash},
-	{"ALateMessageThatHasItsOutcomeDoesNotComeAgain", lateOutcomesStand},
+	{"EveryInterleavingOfThreeTransactionsComesOnceAndInOrder", severalWriters(interleavings)},
+	{"ALateMessageComesOnceBeforeItsSettle", severalWriters(lateBeforeSettle)},
+	{"ALateMessageComesOnceAfterItsSettle", severalWriters(lateAfterSettle)},
+	{"ALateMessageComesAfterAGiveBack", severalWriters(lateAfterGiveBack)},
+	{"ALateMessageComesAfterATakeOver", severalWriters(lateAfterTakeOver)},
+	{"LateMessagesComeFromPartitionsOutsideRoom", severalWriters(lateOutsideRoom)},
+	{"MoreLateMessagesThanAPageComeInOrder", severalWriters(latePass)},
+	{"MoreLateMessagesThanAPageSurviveACrash", severalWriters(latePassCrash)},
+	{"ALateMessageThatHasItsOutcomeDoesNotComeAgain", severalWriters(lateOutcomesStand)},
 }
 
 // readPolicy says after which events of an interleaving is read.

@@ -13,7 +13,7 @@ var parking = []spec{
 	{"AParkedMessageComesWhenItIsDue", parkedComesWhenDue},
 	{"AKeyHasOneHead", keyHasOneHead},
 	{"RemovingTheHeadPromotesTheNext", headPromotesNext},
-	{"ALateMessageParkedAfterTheHeadTakesItsPlace", lateTakesPlace},
+	{"ALateMessageParkedAfterTheHeadTakesItsPlace", severalWriters(lateTakesPlace)},
 	{"ParkingAgainKeepsThePlace", parkingAgain},
 	{"MessagesWithoutKeyWaitForNobody", keylessWaitAlone},
 	{"ABlockingDeadLetterHoldsItsKey", deadHolds},
@@ -253,7 +253,9 @@ func readsSayBlocked(s *suite) {
 	e := next("all went out", k, false)
 	r.settle([]taken{e}, fromLog(e, dies(false, 1)))
 	r.settleAllBut(next("a dead letter that does not block", k, false))
-	next("of another key in the end", other, false)
+	g := next("of another key in the end", other, false)
+	r.settle([]taken{g}, fromLog(g, dies(true, 1)))
+	next("a dead letter blocks, and nothing is parked", other, true)
 }
 
 // settleAllBut settles everything that was handed over before a message.

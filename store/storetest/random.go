@@ -109,6 +109,13 @@ func (c *schedule) id() (id outbox.ID) {
 }
 
 func (c *schedule) stepWriter() {
+	defer func() {
+		for c.OneWriter && len(c.txs) > 0 { // nobody else could write, relays included
+			if c.writeOne(c.txs[0]); c.IntN(2) == 0 {
+				c.endTx(0)
+			}
+		}
+	}()
 	if len(c.txs) < 3 && c.IntN(2) == 0 {
 		c.tx++
 		c.txs = append(c.txs, &openTx{Tx: c.begin(), no: c.tx})
@@ -119,17 +126,21 @@ func (c *schedule) stepWriter() {
 	i := c.IntN(len(c.txs))
 	tx := c.txs[i]
 	if c.IntN(2) == 0 {
-		c.n++
-		name, key := fmt.Sprintf("%d.%d", tx.no, c.n), c.keys[c.IntN(len(c.keys))]
-		c.ledger.write(tx.no, key, name)
-		m := c.message(name, key)
-		m.ID = c.id()
-		c.write(tx, m)
-		tx.names = append(tx.names, name)
-		c.note("write %s of %q", name, key)
+		c.writeOne(tx)
 		return
 	}
 	c.endTx(i)
+}
+
+func (c *schedule) writeOne(tx *openTx) {
+	c.n++
+	name, key := fmt.Sprintf("%d.%d", tx.no, c.n), c.keys[c.IntN(len(c.keys))]
+	c.ledger.write(tx.no, key, name)
+	m := c.message(name, key)
+	m.ID = c.id()
+	c.write(tx, m)
+	tx.names = append(tx.names, name)
+	c.note("write %s of %q", name, key)
 }
 
 func (c *schedule) endTx(i int) {

@@ -32,6 +32,10 @@ type Harness struct {
 	// Audit returns what people did, oldest first. Optional.
 	Audit func(t *testing.T) []AuditLine
 
+	// OneWriter: a transaction that has written holds up all other writers, relays included, until it ends, so that numbers
+	// become visible in their order and nothing is late. The suite then asks what such a database promises instead.
+	OneWriter bool
+
 	// Advance moves the database's clock, and that of the stores. Optional: without it time passes by itself.
 	Advance func(d time.Duration)
 	// ShortLease is the lease of relays that are to be taken over; 0: 400ms.
@@ -79,7 +83,7 @@ func (t transaction[T]) Rollback(ctx context.Context) error { return t.rollback(
 // Run runs the suite; each test asks for an outbox of its own and runs in parallel with the others.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
-	for _, group := range [][]spec{writing, joining, sinks, reading, late, settling, parking, outcomes, losing, acts, lists, together, random} {
+	for _, group := range [][]spec{writing, joining, sinks, reading, late, serial, settling, parking, outcomes, losing, acts, lists, together, random} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
@@ -95,4 +99,26 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 type spec struct {
 	name string
 	run  func(*suite)
+}
+
+// severalWriters is a spec of databases where transactions write at once, and a lower number may be committed later.
+func severalWriters(run func(*suite)) func(*suite) {
+	return func(s *suite) {
+		if s.OneWriter {
+			s.lacks("transactions that write at once: there is one writer")
+			return
+		}
+		run(s)
+	}
+}
+
+// oneWriter is a spec of databases where one transaction writes at a time.
+func oneWriter(run func(*suite)) func(*suite) {
+	return func(s *suite) {
+		if !s.OneWriter {
+			s.lacks("a writer that holds up the others: there are several")
+			return
+		}
+		run(s)
+	}
 }

@@ -206,14 +206,20 @@ func (s *suite) sink() store.SinkStatus {
 	return store.SinkStatus{}
 }
 
-// wantState wants a receipt's message in one of these states, for Admin and Tracker alike.
-func (s *suite) wantState(what string, r outbox.Receipt, want store.State) {
+// wantTracked wants a receipt's message in this state, for the Tracker.
+func (s *suite) wantTracked(what string, r outbox.Receipt, want store.State) {
 	s.Helper()
 	got, err := s.Tracker.State(s.ctx, sinkName, r)
 	s.ok(err, "state of "+what)
 	if got != want {
 		s.Errorf("tracker has %s %s, want %s", what, got, want)
 	}
+}
+
+// wantState wants a receipt's message in one of these states, for Admin and Tracker alike.
+func (s *suite) wantState(what string, r outbox.Receipt, want store.State) {
+	s.Helper()
+	s.wantTracked(what, r, want)
 	m, err := s.Admin.Message(s.ctx, r.ID)
 	s.ok(err, "show "+what)
 	if i := slices.IndexFunc(m.States, func(k store.SinkState) bool { return k.Sink == sinkName }); i < 0 || m.States[i].State != want {
