@@ -32,6 +32,11 @@ var allowList = map[string]Allowance{
 		Theirs: ofPostgres,
 		Tests:  []string{"broker", "store/storetest", "relay", "broker/membroker"},
 	},
+	"store/sqlite": {
+		Ours:   []string{"outbox", "store"},
+		Theirs: ofSQLite,
+		Tests:  []string{"broker", "store/storetest", "relay", "relay/core"},
+	},
 	"broker/nats": {
 		Ours:   []string{"outbox", "broker"},
 		Theirs: ofNATS,
@@ -63,6 +68,11 @@ var (
 	ofPostgres = []string{
 		"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
 		"github.com/jackc/puddle/v2", "golang.org/x/sync", "golang.org/x/text",
+	}
+	ofSQLite = []string{
+		"modernc.org/sqlite", "modernc.org/libc", "modernc.org/mathutil", "modernc.org/memory", "golang.org/x/sys",
+		"github.com/dustin/go-humanize", "github.com/google/uuid", "github.com/mattn/go-isatty", "github.com/ncruces/go-strftime",
+		"github.com/remyoudompheng/bigfft",
 	}
 	ofNATS = []string{
 		"github.com/nats-io/nats.go", "github.com/nats-io/nkeys", "github.com/nats-io/nuid",
