@@ -16,8 +16,9 @@ type relay struct {
 	pid                      int
 	lease                    time.Duration
 	sinks                    []string
-	settings                 map[string]string // by sink
-	started, heartbeat, ends time.Time         // ends: its lease
+	settings                 map[string]string    // by sink
+	turned                   map[string]time.Time // by sink: the last Renew
+	started, heartbeat, ends time.Time            // ends: its lease
 }
 
 // expired reports whether others may take the relay's place: its lease is over, or the database's clock went back.

@@ -117,7 +117,7 @@ func (db *DB) register(r store.Relay, as store.Sink, now time.Time) error {
 		}
 		db.state.relays[r.ID] = &relay{
 			id: r.ID, name: r.Name, host: r.Host, version: r.Version, pid: r.PID, lease: r.Lease,
-			sinks: []string{sinkName}, settings: map[string]string{sinkName: as.Settings}, started: now, heartbeat: now, ends: now.Add(r.Lease),
+			sinks: []string{sinkName}, settings: map[string]string{sinkName: as.Settings}, turned: map[string]time.Time{}, started: now, heartbeat: now, ends: now.Add(r.Lease),
 		}
 	}
 	k := db.see(as, now)
@@ -269,6 +269,12 @@ func (s *session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 
 // beat renews the lease when a heartbeat is due.
 func (s *session) beat(c call, now time.Time) {
+	c.relay.turned[s.sink] = c.now
+	for _, at := range c.relay.turned {
+		if c.now.Sub(at) > c.relay.lease {
+			return // a sink stands still: others must take over
+		}
+	}
 	if now.Sub(s.beaten) < s.relay.Heartbeat && c.relay.ends.After(c.now) {
 		return
 	}
@@ -316,6 +322,7 @@ func (s *session) Close(ctx context.Context) error {
 	s.db.leave(c.relay, c.sink, s.void && s.db.config.Coarse, c.now)
 	c.relay.sinks = slices.DeleteFunc(c.relay.sinks, func(name string) bool { return name == s.sink })
 	delete(c.relay.settings, s.sink)
+	delete(c.relay.turned, s.sink)
 	if len(c.relay.sinks) == 0 {
 		delete(s.db.state.relays, c.relay.id)
 	}

@@ -19,6 +19,10 @@ func (s *Session) Renew(ctx context.Context, take bool) (lease store.Lease, err 
 		return lease, err
 	}
 	before := time.Now() // Until must not be later than the database has it
+	s.mu.Lock()
+	s.turned = before
+	s.mu.Unlock()
+	stands := s.store.stands(s)
 	err = s.store.writer.use(ctx, func(c *call) error {
 		v, err := s.look(c)
 		if err == nil {
@@ -29,6 +33,7 @@ func (s *Session) Renew(ctx context.Context, take bool) (lease store.Lease, err 
 		}
 		s.mu.Lock()
 		reload, beat := s.void, before.Sub(s.beaten) >= s.relay.Heartbeat || v.leasedUntil <= v.now
+		beat = beat && !stands
 		s.mu.Unlock()
 		if claim := take && !v.owned; beat || claim || v.expired {
 			if v, err = s.renewed(c, before, beat, take); err != nil {

@@ -23,6 +23,7 @@ type Session struct {
 	over   bool      // another relay has this one's place, or it has left
 	void   bool      // what the caller holds is to be loaded again
 	beaten time.Time // before the last heartbeat was sent
+	turned time.Time // when Renew was last called
 	epoch  int64     // 0: the sink's partition is not held
 	no     int64     // of the cursor, as the session knows it
 	at     int64     // the seq up to which was read, or passed over
@@ -55,7 +56,7 @@ func (s *Store) Join(ctx context.Context, r store.Relay, k store.Sink) (store.Se
 	if err := checkSelection("join", k.Selection); err != nil {
 		return nil, err
 	}
-	session := &Session{store: s, relay: r, sink: k.Name, takes: k.Selection, beaten: time.Now()}
+	session := &Session{store: s, relay: r, sink: k.Name, takes: k.Selection, beaten: time.Now(), turned: time.Now()}
 	err := s.writer.use(ctx, func(c *call) error {
 		return c.write(func() error { return c.register(r, k) })
 	})

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
@@ -139,4 +140,22 @@ func (c *call) unrouted(status *store.Status) error {
 	})
 	status.Unrouted = status.Unrouted[:min(len(status.Unrouted), 10)]
 	return err
+}
+
+// stands reports whether another sink of the relay has not turned for a lease: others must take over, so nothing is renewed.
+func (s *Store) stands(me *Session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for other := range s.sessions {
+		if other == me || other.relay.ID != me.relay.ID {
+			continue
+		}
+		other.mu.Lock()
+		stands := time.Since(other.turned) > me.relay.Lease
+		other.mu.Unlock()
+		if stands {
+			return true
+		}
+	}
+	return false
 }

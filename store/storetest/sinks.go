@@ -18,6 +18,7 @@ var sinks = []spec{
 	{"AStartCountsOnce", startCountsOnce},
 	{"ASinkIsRegisteredWithoutARelay", sinkRegistered},
 	{"StatusSaysWhoServesASinkAndHow", servingListed},
+	{"ASinkThatStandsStillEndsTheRelaysLease", standstill},
 	{"WhatNoSinkTakesIsCounted", unroutedCounted},
 	{"RemovingASinkForgetsIt", sinkRemoved},
 	{"RemovingASinkIsRefused", removalRefused},
@@ -256,4 +257,18 @@ func removalRefused(s *suite) {
 		return err != nil
 	})
 	s.wantFenced(r)
+}
+
+// standstill: whoever counts as live claims and gives back. A relay of which one sink's worker hangs must not, or what that
+// one holds would be published by nobody.
+func standstill(s *suite) {
+	st, as, other := s.open(), s.short(), s.short()
+	other.ID, other.Name = outbox.NewID(), "other"
+	moves := s.joinAs(st, as, store.Sink{Name: sinkName})
+	s.joinAs(st, as, store.Sink{Name: "hangs"}).holdAll()
+	heir := s.joinAs(s.open(), other, store.Sink{Name: "hangs"})
+	s.until("another relay has what hangs", func() bool {
+		_, _ = moves.session.Renew(s.ctx, true) // until it is fenced
+		return len(heir.renew().Owned) == s.partitions
+	})
 }
