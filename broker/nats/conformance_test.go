@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,29 +22,62 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// The suite in compare mode, on streams whose own window is next to nothing.
+func TestConformanceInCompareMode(t *testing.T) {
+	t.Parallel()
+	url := commonURL(t)
+	brokertest.Run(t, func(t *testing.T) brokertest.Harness {
+		b := newBench(t, url, noWindow)
+		return compared(b.harness(func() broker.Publisher { return b.publisher(Config{Compare: true}) }))
+	})
+}
+
+// compared adds the slots of compare mode; the suite looks at those of the first messages of their keys.
+func compared(h brokertest.Harness) brokertest.Harness {
+	plain := h.Slots
+	h.Slots = func(e broker.Envelope) []brokertest.Header {
+		return append(plain(e), brokertest.Header{Name: headerExpected, Value: "0"}, brokertest.Header{Name: headerHigh, Value: strconv.FormatInt(e.Seq, 10)})
+	}
+	return h
+}
+
+// noWindow makes the stream itself forget ids at once.
+func noWindow(c *jetstream.StreamConfig) { c.Duplicates = 100 * time.Millisecond }
+
+func TestConformanceInCompareModeWithAServerThatFails(t *testing.T) {
+	t.Parallel()
+	brokertest.Run(t, func(t *testing.T) brokertest.Harness {
+		return compared(failing(t, (*server).kill, Config{Compare: true}, noWindow))
+	})
+}
+
 // TestConformanceWithAServerThatFails runs the suite on servers that it stops, kills and freezes.
 func TestConformanceWithAServerThatFails(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(*server){"stopped": (*server).stop, "killed": (*server).kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.Run(t, func(t *testing.T) brokertest.Harness {
-				s := newServer(t, "")
-				b := newBench(t, s.url(), func(c *jetstream.StreamConfig) {
-					c.Storage = jetstream.FileStorage
-					shortWindow(t)(c)
-				})
-				h := b.harness(func() broker.Publisher { return b.dialed(Options{}) })
-				h.Stop = func(*testing.T) { stop(s) }
-				h.Start = func(*testing.T) { s.start() }
-				h.Freeze = func(*testing.T) func() {
-					s.freeze()
-					return s.thaw
-				}
-				return h
-			})
+			brokertest.Run(t, func(t *testing.T) brokertest.Harness { return failing(t, stop, Config{}, shortWindow(t)) })
 		})
 	}
+}
+
+// failing is a stream on a server of its own.
+func failing(t *testing.T, stop func(*server), c Config, change func(*jetstream.StreamConfig)) brokertest.Harness {
+	t.Helper()
+	s := newServer(t, "")
+	b := newBench(t, s.url(), func(c *jetstream.StreamConfig) {
+		c.Storage = jetstream.FileStorage
+		change(c)
+	})
+	h := b.harness(func() broker.Publisher { return b.dialed(Options{}, c) })
+	h.Stop = func(*testing.T) { stop(s) }
+	h.Start = func(*testing.T) { s.start() }
+	h.Freeze = func(*testing.T) func() {
+		s.freeze()
+		return s.thaw
+	}
+	return h
 }
 
 // shortWindow gives the one case that waits for the end of the window a short one.

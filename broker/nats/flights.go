@@ -6,19 +6,29 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
 )
 
 // flight is a message without an answer. The publisher's mutex guards it.
 type flight struct {
-	batch *batch
-	token uint64
-	index int
-	topic string
-	state state
-	sent  bool   // it may be on the wire
-	link  *link  // on which it was sent, in which session
-	epoch uint64 // of that link: grows with each reconnect
-	early *broker.Result
+	batch   *batch
+	token   uint64
+	index   int
+	subject string
+	state   state
+	sent    bool   // it may be on the wire
+	link    *link  // on which it was sent, in which session
+	epoch   uint64 // of that link: grows with each reconnect
+	early   *broker.Result
+
+	// in compare mode
+	id         outbox.ID
+	seq        int64
+	alone      bool // its subject takes no other message
+	lane       *lane
+	behind     uint64 // the message of its subject behind which it wants to stand
+	high       int64  // the highest onward-seq of its subject with it
+	mismatches int
 }
 
 type state uint8
@@ -71,7 +81,11 @@ func (p *Publisher) enqueue(ctx context.Context, envelopes []broker.Envelope, do
 	for i := range b.flights {
 		p.token++
 		f := &b.flights[i]
-		*f = flight{batch: b, token: p.token, index: i, topic: envelopes[i].Topic}
+		*f = flight{batch: b, token: p.token, index: i, subject: envelopes[i].Topic}
+		if p.compare != nil {
+			f.id, f.seq = envelopes[i].ID, envelopes[i].Seq
+			f.subject, f.alone = subjectOf(&envelopes[i])
+		}
 		p.flights[f.token] = f
 		p.queue.push(f)
 	}
@@ -104,6 +118,7 @@ func (p *Publisher) answer(f *flight, r broker.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.open--
+	p.release(f)
 	if f.batch.left--; f.batch.left == 0 {
 		f.batch.unwatch()
 		f.batch.envelopes = nil

@@ -100,6 +100,8 @@ func (l *link) reply(m *natsgo.Msg) {
 		return // not the stream's: somebody else listens to the subject and answers
 	}
 	switch {
+	case a.Error != nil && p.compare != nil && (a.Error.ErrorCode == jsWrongLast || a.Error.ErrorCode == jsWrongLastToo):
+		p.mismatched(token, a.Error)
 	case a.Error != nil:
 		if s, doubt := judge(a.Error); doubt {
 			p.question(token, s, a.Error)
@@ -109,9 +111,15 @@ func (l *link) reply(m *natsgo.Msg) {
 	case a.Duplicate:
 		p.settle(token, stored(takenBefore, a.Seq))
 	default:
-		p.settle(token, stored(taken, a.Seq))
+		p.acknowledged(token, a.Seq)
 	}
 }
+
+// API errors that say that the last message of the subject is not the one that was named.
+const (
+	jsWrongLast    natsgo.ErrorCode = 10071
+	jsWrongLastToo natsgo.ErrorCode = 10164
+)
 
 func stored(s situation, seq uint64) broker.Result {
 	r := s.result(nil)
@@ -141,7 +149,7 @@ func (p *Publisher) denied(l *link, subject string, cause error) {
 	p.mu.Lock()
 	var answers []pending
 	for token, f := range p.flights {
-		if f.sent && f.link == l && f.topic == subject {
+		if f.sent && f.link == l && f.subject == subject {
 			delete(p.flights, token)
 			answers = append(answers, pending{f, permissionDenied.result(cause)})
 		}

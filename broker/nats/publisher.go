@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,11 @@ type Config struct {
 	AckTimeout time.Duration
 	// MaxPending is how many messages may be without an answer at once; more are Throttled. 0: 10,000.
 	MaxPending int
+	// Compare stores each message once, however often and by whomever it is published, as long as the stream keeps what
+	// came before. Each key has a subject of its own: the topic, a dot, and the key with =XX for bytes outside of A-Z,
+	// a-z, 0-9, _ and -; without a key, == and the id. A stream for which this cannot hold is refused, by Check and
+	// Publish, with onward/broker-unsafe. All relays of a sink must have the same setting.
+	Compare bool
 }
 
 // Validate reports all faults at once.
@@ -91,6 +97,7 @@ type Publisher struct {
 	open    int      // messages whose done has not returned
 	doubts  []doubt
 	closing bool
+	compare *comparison // nil: not in compare mode
 
 	work     chan struct{} // tells the writer that the queue has something
 	busy     chan struct{} // tells the watch that there is something on its way
@@ -152,6 +159,9 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 		cfg: c.withDefaults(), dial: dial, flights: map[uint64]*flight{},
 		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), flying: make(chan struct{}, 1), idle: make(chan struct{}), finished: make(chan struct{}),
 	}
+	if c.Compare {
+		p.compare = newComparison()
+	}
 	p.stop, p.stopNow = context.WithCancel(context.Background())
 	var err error
 	if p.link, err = p.newLink(nc); err != nil {
@@ -170,13 +180,17 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 }
 
 // Capabilities: no pipeline, because JetStream takes the next message of a key after it refused one. Dedup and MaxBytes
-// are the stream's and the server's as last seen by NewPublisher or Check, and 0 before.
+// are the stream's and the server's as last seen by NewPublisher or Check, and 0 before. In compare mode Dedup is the
+// stream's max_age; without one, the longest duration there is.
 func (p *Publisher) Capabilities() broker.Capabilities {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := broker.Capabilities{Positions: true, MaxBytes: maxBytes(p.limit, p.stream)}
 	if p.stream != nil {
 		c.Dedup = p.stream.Config.Duplicates
+		if p.compare != nil {
+			c.Dedup = p.stream.keeps()
+		}
 	}
 	return c
 }
@@ -187,6 +201,9 @@ func (p *Publisher) Check(ctx context.Context) error {
 	defer cancel()
 	s, err := p.lookPatiently(ctx, false)
 	if err == nil {
+		if s.unsafe != nil {
+			return s.unsafe
+		}
 		return s.takes()
 	}
 	e := &outbox.Error{Code: broker.CodeUnavailable, Op: "check stream " + p.cfg.Stream}
@@ -201,6 +218,9 @@ func (p *Publisher) Check(ctx context.Context) error {
 	default:
 		e.Detail, e.Err = "JetStream does not answer", err
 		e.Hint = "switch JetStream on in the server's configuration, and let this user publish to " + p.cfg.api() + ".STREAM.INFO." + p.cfg.Stream
+		if p.cfg.Compare {
+			e.Hint += " and " + p.cfg.api() + ".STREAM.MSG.GET." + p.cfg.Stream
+		}
 	}
 	return e
 }
@@ -214,11 +234,18 @@ func (p *Publisher) look(ctx context.Context) (*stream, error) {
 	l := p.link
 	p.mu.Unlock()
 	s, err := l.lookup(ctx, p.cfg, p.dial != nil)
+	if err == nil && p.compare != nil {
+		s.unsafe = s.comparable()
+		_, err = l.get(ctx, p.cfg, getRequest{Seq: math.MaxInt64}) // may this user?
+	}
 	limit := l.nc.MaxPayload()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.limit = limit
 	if err == nil {
+		if p.compare != nil && (p.stream == nil || !p.stream.Created.Equal(s.Created)) {
+			p.compare.forgetAll()
+		}
 		p.stream = s
 	} else if errors.Is(err, errNoStream) {
 		p.stream = nil

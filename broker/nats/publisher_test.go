@@ -363,7 +363,7 @@ func TestWhatIsSentIsACopy(t *testing.T) {
 	b := newBench(t, commonURL(t), nil)
 	p := b.publisher(Config{})
 	envelopes := messages(1, b.topic)
-	f := &flight{batch: &batch{envelopes: envelopes}, topic: b.topic}
+	f := &flight{batch: &batch{envelopes: envelopes}, subject: b.topic}
 	w := &writer{publisher: p, header: natsgo.Header{}}
 	m, fault := w.build(f, p.link)
 	if fault != nil {

@@ -319,10 +319,12 @@ func (b *bench) publisher(c Config, options ...natsgo.Option) *Publisher {
 }
 
 // dialed makes one with a connection of its own.
-func (b *bench) dialed(o Options) *Publisher {
+func (b *bench) dialed(o Options, configs ...Config) *Publisher {
 	b.tb.Helper()
 	o.More = append(o.More, natsgo.ReconnectWait(20*time.Millisecond), natsgo.ReconnectJitter(0, 0))
-	p, err := Dial(b.url, o, Config{Stream: b.stream})
+	c := append(configs, Config{})[0]
+	c.Stream = b.stream
+	p, err := Dial(b.url, o, c)
 	if err != nil {
 		b.tb.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -25,12 +26,23 @@ type stream struct {
 		Duplicates time.Duration `json:"duplicate_window"`
 		NoAck      bool          `json:"no_ack"`
 		Sealed     bool          `json:"sealed"`
+
+		// what compare mode goes by
+		Retention         string            `json:"retention"`
+		MaxAge            time.Duration     `json:"max_age"`
+		MaxMsgsPerSubject int64             `json:"max_msgs_per_subject"`
+		RefusesPerSubject bool              `json:"discard_new_per_subject"`
+		Sources           []json.RawMessage `json:"sources"`
+		SubjectTransform  json.RawMessage   `json:"subject_transform"`
 	} `json:"config"`
-	State struct {
+	Created time.Time `json:"created"`
+	State   struct {
 		Messages uint64 `json:"messages"`
 		Bytes    uint64 `json:"bytes"`
 	} `json:"state"`
 	Error *natsgo.APIError `json:"error"`
+
+	unsafe error // in compare mode: why the stream is not fit for it
 }
 
 // errNoStream: the server says that there is no such stream.
@@ -43,10 +55,7 @@ func (l *link) lookup(ctx context.Context, c Config, dials bool) (*stream, error
 	}
 	m, err := l.nc.RequestWithContext(ctx, c.api()+".STREAM.INFO."+c.Stream, nil)
 	if err != nil {
-		if last := l.nc.LastError(); errors.Is(last, natsgo.ErrPermissionViolation) && ctx.Err() != nil {
-			err = fmt.Errorf("%w (%w)", err, last) // the server says so once, and lets the request wait
-		}
-		return nil, fmt.Errorf("ask for stream %s: %w", c.Stream, err)
+		return nil, fmt.Errorf("ask for stream %s: %w", c.Stream, l.denial(ctx, err))
 	}
 	s := &stream{}
 	if err := json.Unmarshal(m.Data, s); err != nil {
@@ -59,6 +68,42 @@ func (l *link) lookup(ctx context.Context, c Config, dials bool) (*stream, error
 		return nil, fmt.Errorf("ask for stream %s: %w", c.Stream, s.Error)
 	}
 	return s, nil
+}
+
+// denial adds to a request's error what the server may have said about it: it says once that the request is not
+// permitted, and lets it wait.
+func (l *link) denial(ctx context.Context, err error) error {
+	if last := l.nc.LastError(); errors.Is(last, natsgo.ErrPermissionViolation) && ctx.Err() != nil {
+		return fmt.Errorf("%w (%w)", err, last)
+	}
+	return err
+}
+
+// comparable says why a message of the stream may be gone, or under another subject, when its second copy comes; or nil.
+func (s *stream) comparable() error {
+	c := s.Config
+	fault := func(detail, hint string) error {
+		return &outbox.Error{Code: codeUnsafe, Op: "check stream " + c.Name, Detail: detail, Hint: hint}
+	}
+	switch {
+	case c.Retention != "" && c.Retention != "limits":
+		return fault("its retention is "+c.Retention+": a message is gone once consumers have it, and a second copy would be stored", "make a stream with --retention limits, or leave no_duplicates off")
+	case c.MaxMsgsPerSubject > 0 && !c.RefusesPerSubject:
+		return fault(fmt.Sprintf("it keeps %d messages of a key: a second copy of an earlier one would be stored", c.MaxMsgsPerSubject), "nats stream edit "+c.Name+" --max-msgs-per-subject=-1, or leave no_duplicates off")
+	case len(c.Sources) > 0:
+		return fault("it collects from other streams, past the comparison", "name a stream without sources, or leave no_duplicates off")
+	case len(c.SubjectTransform) > 0 && string(c.SubjectTransform) != "null":
+		return fault("it changes subjects: those of two keys may become one", "name a stream without a subject transform, or leave no_duplicates off")
+	}
+	return nil
+}
+
+// keeps is for how long the stream has a message at least, as far as age decides.
+func (s *stream) keeps() time.Duration {
+	if s.Config.MaxAge > 0 {
+		return s.Config.MaxAge
+	}
+	return math.MaxInt64
 }
 
 // takes says why the stream takes nothing at the moment, or nil.

@@ -84,7 +84,7 @@ func FuzzHeader(f *testing.F) {
 		w := &writer{publisher: &Publisher{cfg: Config{Stream: "S"}}, header: map[string][]string{}}
 		m := message("t", "")
 		m.Record.Headers = map[string]string{name: value}
-		if r := w.buildHeader(&m); r != nil {
+		if r := w.buildHeader(&m, &flight{}); r != nil {
 			if r.Outcome != broker.Rejected || !strings.HasPrefix(strings.ToLower(name), "nats-") {
 				t.Errorf("%q: %+v", name, r)
 			}

@@ -17,6 +17,7 @@ type situation int
 const (
 	taken situation = iota
 	takenBefore
+	found
 
 	badSubject
 	badHeader
@@ -26,6 +27,7 @@ const (
 	unroutable
 	permissionDenied
 	subjectFull
+	overtaken
 	refused
 
 	noStream
@@ -34,6 +36,8 @@ const (
 	justChanged
 	streamFull
 	streamSealed
+	unsafe
+	unreadable
 	serverFailed
 	notConnected
 	notSent
@@ -48,6 +52,8 @@ const (
 	contextEnded
 
 	situations // how many there are
+
+	unseen situation = -1 // of a doubt alone: nothing is known of the stream yet
 )
 
 // verdict is a row of the table in docs/brokers/jetstream.md, which a test compares with this one.
@@ -62,6 +68,8 @@ var verdicts = [situations]verdict{
 	taken:       {broker.Accepted, "", "acknowledgement", "the stream has it; its sequence is the position"},
 	takenBefore: {broker.Duplicate, "", "acknowledgement with `duplicate`", "the stream has it already; the position is that of the first copy"},
 
+	found: {broker.Duplicate, "", "compare mode: API error 10071, 10164, or what is known of the subject; then looked up", "the stream has it already, behind others of its key too"},
+
 	badSubject:       {broker.Rejected, broker.CodeUnroutable, "before it is sent", "the topic is no subject that may be published to: empty words, wildcards, blanks, control characters, or one of the server's own (`$JS.`, `$SYS.`, `_INBOX.` ...)"},
 	badHeader:        {broker.Rejected, outbox.ErrHeaderInvalid.Code, "before it is sent", "a header has a line break, or a name that cannot be sent"},
 	reservedHeader:   {broker.Rejected, outbox.ErrHeaderReserved.Code, "before it is sent", "a header of the message begins with `Nats-`: it would command the server"},
@@ -70,6 +78,7 @@ var verdicts = [situations]verdict{
 	unroutable:       {broker.Rejected, broker.CodeUnroutable, "no responders (503), API error 10060, or the stream's subjects; then looked up", "the stream exists, and the topic is none of its subjects"},
 	permissionDenied: {broker.Retry, broker.CodePermission, "permissions violation", "the relay's user may not publish to this subject"},
 	subjectFull:      {broker.Retry, broker.CodeRejected, "API error 10077, maximum messages per subject", "the stream takes no more of this subject"},
+	overtaken:        {broker.Retry, broker.CodeRejected, "compare mode: API error 10071, 10164, 20 times in a row", "others publish to its subject all the time"},
 	refused:          {broker.Retry, broker.CodeRejected, "any other API error of class 4xx", "the stream refuses this message"},
 
 	noStream:     {broker.Unavailable, broker.CodeUnavailable, "no responders (503) or API error 10059, 10060; then looked up", "the stream does not exist; publishing goes on when it is made"},
@@ -78,6 +87,8 @@ var verdicts = [situations]verdict{
 	justChanged:  {broker.Unavailable, broker.CodeUnavailable, "no responders (503); then looked up", "the stream takes the subject by now: it was being made, changed or moved"},
 	streamFull:   {broker.Unavailable, broker.CodeUnavailable, "API error 10077, 10002, 10023, 10028, 10047, 10122", "the stream (`discard: new`), the account or the disk is full"},
 	streamSealed: {broker.Unavailable, broker.CodeUnavailable, "API error 10109", "the stream is sealed"},
+	unsafe:       {broker.Unavailable, codeUnsafe, "compare mode: the stream's configuration", "the stream removes or changes messages in ways that compare mode cannot see"},
+	unreadable:   {broker.Unavailable, broker.CodeUnavailable, "compare mode: API error 10071, 10164; then looked up", "the messages of its subject cannot be read"},
 	serverFailed: {broker.Unavailable, broker.CodeUnavailable, "any other API error of class 5xx *", "the server failed"},
 	notConnected: {broker.Unavailable, broker.CodeUnavailable, "before it is sent", "there is no connection"},
 	notSent:      {broker.Unavailable, broker.CodeUnavailable, "before it is sent", "the time or the context ended while it waited to be sent"},

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -37,6 +38,14 @@ var drives = [situations]func(t *testing.T){
 		if r[0].Position != "4" || r[1].Position != "4" {
 			t.Errorf("positions %q and %q, want 4 for both", r[0].Position, r[1].Position)
 		}
+	},
+
+	found: func(t *testing.T) {
+		b := newCompareBench(t)
+		all := b.write(2)
+		b.send(b.open(), taken, all...)
+		b.forgotten()
+		b.send(b.open(), found, all...)
 	},
 
 	badSubject: func(t *testing.T) {
@@ -140,6 +149,25 @@ var drives = [situations]func(t *testing.T){
 		want(t, rs[1], subjectFull)
 		want(t, rs[2], taken)
 	},
+	overtaken: func(t *testing.T) {
+		b := newCompareBench(t)
+		p, ctx := b.open(), t.Context()
+		for range 8 {
+			go func() {
+				for ctx.Err() == nil {
+					_, _ = b.js.Publish(ctx, b.subject(), nil)
+				}
+			}()
+		}
+		until(t, "others are always there before it", func() bool {
+			r := publish(t, ctx, p, b.write(1)...)[0]
+			if r.Outcome != broker.Accepted {
+				want(t, r, overtaken)
+			}
+			return r.Outcome != broker.Accepted
+		})
+		want(t, publish(t, t.Context(), p, message(b.topic, "other"))[0], taken)
+	},
 	refused: func(t *testing.T) { // a stream of counters takes no ordinary message
 		b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.AllowMsgCounter, c.AllowDirect = true, true })
 		want(t, publish(t, t.Context(), b.publisher(Config{}), message(b.topic, ""))[0], refused)
@@ -209,6 +237,48 @@ var drives = [situations]func(t *testing.T){
 		p := b.publisher(Config{})
 		b.updateStream(func(c *jetstream.StreamConfig) { c.Sealed = true })
 		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], streamSealed)
+	},
+	unsafe: func(t *testing.T) {
+		for name, change := range map[string]func(*jetstream.StreamConfig){
+			"interest":  func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy },
+			"workqueue": func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
+			"per key":   func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 10 },
+			"per key, although discard is new": func(c *jetstream.StreamConfig) {
+				c.MaxMsgsPerSubject, c.Discard, c.MaxMsgs = 10, jetstream.DiscardNew, 1000
+			},
+			"sources": func(c *jetstream.StreamConfig) { c.Sources = []*jetstream.StreamSource{{Name: "ELSEWHERE"}} },
+			"transform": func(c *jetstream.StreamConfig) {
+				c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: c.Subjects[0], Destination: c.Subjects[0][:len(c.Subjects[0])-1] + "x.>"}
+			},
+		} {
+			b := newBench(t, commonURL(t), change)
+			p := b.publisher(Config{Compare: true})
+			want(t, publish(t, t.Context(), p, message(b.topic, "k"))[0], unsafe)
+			if err := p.Check(t.Context()); outbox.CodeOf(err) != codeUnsafe || outbox.Hint(err) == "" {
+				t.Errorf("%s: Check: %v (hint %q)", name, err, outbox.Hint(err))
+			}
+			if err := b.publisher(Config{}).Check(t.Context()); err != nil {
+				t.Errorf("%s: Check without compare mode: %v", name, err)
+			}
+			if n := b.count(); n != 0 {
+				t.Errorf("%s: %d messages were stored", name, n)
+			}
+		}
+	},
+	unreadable: func(t *testing.T) {
+		s := newServer(t, "")
+		b := compareBench{newBench(t, s.url(), noWindow), "k"}
+		all := b.write(1)
+		b.send(b.open(), taken, all...)
+		p := b.publisher(Config{Compare: true})
+		p.mu.Lock()
+		p.cfg.Domain = "nowhere" // where it reads; messages still go to their subject
+		p.mu.Unlock()
+		b.forgotten()
+		b.send(p, unreadable, all...)
+		if err := p.Check(t.Context()); outbox.CodeOf(err) != broker.CodeUnavailable {
+			t.Errorf("Check: %v", err)
+		}
 	},
 	serverFailed: func(t *testing.T) { // no server could be made to say it; the class of the answer decides
 		s, doubt := judge(&natsgo.APIError{Code: 500, ErrorCode: 10194, Description: "stream is offline"})

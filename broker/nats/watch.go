@@ -142,6 +142,17 @@ type doubt struct {
 	cause error
 }
 
+// again sends a message that was in doubt.
+func (p *Publisher) again(token uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f := p.flights[token]; f != nil {
+		f.state = queued
+		p.queue.push(f)
+		signal(p.work)
+	}
+}
+
 // question puts a message in doubt and asks for the stream, if nobody does already.
 func (p *Publisher) question(token uint64, why situation, cause error) {
 	p.mu.Lock()
@@ -167,8 +178,12 @@ func (p *Publisher) resolve() {
 		doubts := p.doubts[:asked:asked]
 		p.mu.Unlock()
 		for _, d := range doubts {
+			if d.why == unseen && err == nil && s.unsafe == nil {
+				p.again(d.token)
+				continue
+			}
 			if f := p.take(d.token); f != nil {
-				p.answer(f, d.resolve(f.topic, s, err))
+				p.answer(f, d.resolve(f.subject, s, err))
 			}
 		}
 	}
@@ -185,16 +200,18 @@ func (p *Publisher) forget(n int) int {
 }
 
 // resolve is the answer for a message that found no stream, in the light of the stream.
-func (d doubt) resolve(topic string, s *stream, err error) broker.Result {
+func (d doubt) resolve(subject string, s *stream, err error) broker.Result {
 	switch {
 	case errors.Is(err, errNoStream):
 		return noStream.result(errors.Join(err, d.cause))
 	case err != nil:
 		return noJetStream.result(errors.Join(err, d.cause))
+	case s.unsafe != nil:
+		return unsafe.result(errors.Join(s.unsafe, d.cause))
 	case len(s.Config.Subjects) == 0:
 		return noSubjects.errorf("stream %s takes no subjects: %w", s.Config.Name, d.cause)
-	case covers(s.Config.Subjects, topic):
-		return justChanged.errorf("stream %s takes %q by now: %w", s.Config.Name, topic, d.cause)
+	case covers(s.Config.Subjects, subject):
+		return justChanged.errorf("stream %s takes %q by now: %w", s.Config.Name, subject, d.cause)
 	}
-	return unroutable.errorf("stream %s takes %q, and not %q: %w", s.Config.Name, s.Config.Subjects, topic, d.cause)
+	return unroutable.errorf("stream %s takes %q, and not %q: %w", s.Config.Name, s.Config.Subjects, subject, d.cause)
 }

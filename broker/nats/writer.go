@@ -33,7 +33,7 @@ func (p *Publisher) next() (*flight, *link, *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for f := p.queue.pop(); f != nil; f = p.queue.pop() {
-		if p.flights[f.token] == f {
+		if p.flights[f.token] == f && (p.compare == nil || p.admit(f)) {
 			f.state = building
 			return f, p.link, p.stream
 		}
@@ -51,10 +51,14 @@ type writer struct {
 }
 
 func (w *writer) send(f *flight, l *link, s *stream) {
-	p, token, topic := w.publisher, f.token, f.topic
-	m, fault := w.build(f, l)
+	p, token, subject := w.publisher, f.token, f.subject
 	epoch := l.epoch()
-	known := fault != nil || w.routes.known(s, f.topic)
+	if f.lane != nil {
+		p.renew(f, l, epoch)
+	}
+	m, fault := w.build(f, l)
+	why := w.doubt(s, subject)
+	known := fault != nil || why == taken
 
 	p.mu.Lock()
 	if f.early != nil {
@@ -74,7 +78,7 @@ func (w *writer) send(f *flight, l *link, s *stream) {
 	case fault != nil:
 		p.answer(f, *fault)
 	case !known:
-		p.question(token, noStream, fmt.Errorf("nats: subject %q is none of the stream's", topic))
+		p.question(token, why, fmt.Errorf("nats: before subject %q was sent to", subject))
 	default: // from here on f may be answered, and must not be touched
 		if err := l.nc.PublishMsg(m); err != nil {
 			p.settle(token, l.sendFault(err, len(m.Data)))
@@ -96,23 +100,27 @@ func (p *Publisher) left(token uint64) {
 // build makes the message that goes out from the envelope, which it does not touch afterwards; a fault is its answer.
 func (w *writer) build(f *flight, l *link) (*natsgo.Msg, *broker.Result) {
 	e := &f.batch.envelopes[f.index]
-	if err := checkSubject(f.topic); err != nil {
+	if err := checkSubject(f.subject); err != nil {
 		r := badSubject.result(err)
 		return nil, &r
 	}
-	if r := w.buildHeader(e); r != nil {
+	if r := w.buildHeader(e, f); r != nil {
 		return nil, r
 	}
 	w.payload = append(w.payload[:0], e.Payload...)
-	return &natsgo.Msg{Subject: f.topic, Reply: l.inbox + strconv.FormatUint(f.token, 36), Header: w.header, Data: w.payload}, nil
+	return &natsgo.Msg{Subject: f.subject, Reply: l.inbox + strconv.FormatUint(f.token, 36), Header: w.header, Data: w.payload}, nil
 }
 
 // buildHeader fills the header: the broker's slots, then the raw format.
-func (w *writer) buildHeader(e *broker.Envelope) *broker.Result {
+func (w *writer) buildHeader(e *broker.Envelope, f *flight) *broker.Result {
 	clear(w.header)
 	w.values = w.values[:0]
 	w.set(natsgo.MsgIdHdr, e.ID.String())
 	w.set(natsgo.ExpectedStreamHdr, w.publisher.cfg.Stream)
+	if f.lane != nil {
+		w.set(headerExpected, strconv.FormatUint(f.behind, 10))
+		w.set(headerHigh, strconv.FormatInt(f.high, 10))
+	}
 	for name, value := range e.Headers() {
 		if len(name) >= 5 && strings.EqualFold(name[:5], "nats-") {
 			r := reservedHeader.errorf("header %q would command the server", name)
@@ -166,6 +174,19 @@ func (l *link) sendFault(err error, size int) broker.Result {
 	// The socket took part of it: what comes after would be read as the rest of this message.
 	_ = l.nc.ForceReconnect()
 	return connectionLost.errorf("the connection broke while it was sent: %w", err)
+}
+
+// doubt says why a message should not be sent before the stream was looked up, or taken.
+func (w *writer) doubt(s *stream, subject string) situation {
+	switch {
+	case s == nil && w.publisher.compare != nil:
+		return unseen
+	case s != nil && s.unsafe != nil:
+		return unsafe
+	case !w.routes.known(s, subject):
+		return unroutable
+	}
+	return taken
 }
 
 // routes remembers which topics the stream takes, so that a topic without a place is not sent to strangers who listen
