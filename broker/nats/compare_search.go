@@ -11,6 +11,10 @@ import (
 	"github.com/onwardhq/onward/outbox"
 )
 
+// maxStrangers is how many messages of others a search passes by: there, each one takes several questions, and a subject
+// that others write to is the trouble of its key alone.
+const maxStrangers = 1000
+
 // maxSearchers is how many subjects are read at once.
 const maxSearchers = 64
 
@@ -76,12 +80,24 @@ func (p *Publisher) decide(f *flight) {
 			p.settle(f.token, unreadable.errorf("read subject %s: %w", f.subject, err))
 			return
 		}
-		p.mu.Lock()
-		if p.flights[f.token] == f && f.lane.read == read && f.lane.at == at {
-			f.lane.learn(p.compare, m)
-			f.lane.link, f.lane.epoch = l, epoch
+		if p.learn(f, m, read, at, l, epoch); f.strangers > maxStrangers {
+			p.settle(f.token, overtaken.errorf("subject %s has more than %d messages of others: the next try reads on", f.subject, maxStrangers))
+			return
 		}
-		p.mu.Unlock()
+	}
+}
+
+// learn takes up what a step has read, unless it is known to be wrong by now.
+func (p *Publisher) learn(f *flight, m *storedMessage, read bool, at trail, l *link, epoch uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flights[f.token] != f || f.lane.read != read || f.lane.at != at {
+		return
+	}
+	f.lane.learn(p.compare, m)
+	f.lane.link, f.lane.epoch = l, epoch
+	if m != nil && !m.compared {
+		f.strangers++
 	}
 }
 

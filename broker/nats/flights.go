@@ -29,6 +29,7 @@ type flight struct {
 	behind     uint64 // the message of its subject behind which it wants to stand
 	high       int64  // the highest onward-seq of its subject with it
 	mismatches int
+	strangers  int // messages of others that were read for it
 }
 
 type state uint8

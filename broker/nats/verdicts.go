@@ -78,7 +78,7 @@ var verdicts = [situations]verdict{
 	unroutable:       {broker.Rejected, broker.CodeUnroutable, "no responders (503), API error 10060, or the stream's subjects; then looked up", "the stream exists, and the topic is none of its subjects"},
 	permissionDenied: {broker.Retry, broker.CodePermission, "permissions violation", "the relay's user may not publish to this subject"},
 	subjectFull:      {broker.Retry, broker.CodeRejected, "API error 10077, maximum messages per subject", "the stream takes no more of this subject"},
-	overtaken:        {broker.Retry, broker.CodeRejected, "compare mode: API error 10071, 10164, 20 times in a row", "others publish to its subject all the time"},
+	overtaken:        {broker.Retry, broker.CodeRejected, "compare mode: API error 10071, 10164, 20 times; or 1,000 messages of others were read for it", "others publish to its subject"},
 	refused:          {broker.Retry, broker.CodeRejected, "any other API error of class 4xx", "the stream refuses this message"},
 
 	noStream:     {broker.Unavailable, broker.CodeUnavailable, "no responders (503) or API error 10059, 10060; then looked up", "the stream does not exist; publishing goes on when it is made"},
