@@ -164,7 +164,7 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 }
 
 func natsConfig(s config.Sink) nats.Config {
-	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond)}
+	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Compare: s.NoDuplicates == "compare"}
 }
 
 func closePublisher(p broker.Publisher, grace time.Duration) error {

@@ -35,6 +35,7 @@ var others = map[string]string{
 	"sinks[].exclude":            "seven",
 	"sinks[].start":              "latest",
 	"sinks[].enabled":            "false",
+	"sinks[].no_duplicates":      "compare",
 	"sinks[].window.messages":    "77",
 	"sinks[].window.bytes":       "7MiB",
 	"sinks[].settle.every":       "7ms",

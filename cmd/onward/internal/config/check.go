@@ -143,6 +143,7 @@ func (k *checker) sink(path string, s *Sink) {
 		}
 	}
 	k.that(s.NATS.Stream != "" || s.URL == "" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
+	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
 	atLeast(k, path+".window.messages", s.Window.Messages, 1)
 	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)
 	k.that(s.Settle.Every > 0, path+".settle.every", "must be longer than 0")

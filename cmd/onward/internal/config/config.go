@@ -55,6 +55,7 @@ type Sink struct {
 	Exclude         Words         `key:"exclude" note:"topics that it does not take all the same"`
 	Start           string        `key:"start" default:"earliest" note:"where a new sink begins: earliest, latest, or a time like 2026-01-31T00:00:00Z; used once"`
 	Enabled         bool          `key:"enabled" default:"true" note:"false: its place is kept, and nothing is published"`
+	NoDuplicates    string        `key:"no_duplicates" default:"off" note:"off, or compare: JetStream stores each message once; the key becomes the subject's last word"`
 	Window          Window        `key:"window"`
 	Settle          Settle        `key:"settle"`
 	PublishTimeout  time.Duration `key:"publish_timeout" default:"10s" note:"then an answer counts as lost"`

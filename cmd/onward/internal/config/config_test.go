@@ -36,6 +36,7 @@ func TestLoadReadsEverySetting(t *testing.T) {
 		"retry":            s.Retry == Retry{Kind: "fixed", First: 2 * time.Second, Max: 10 * time.Minute, Attempts: 0},
 		"breaker.failures": s.Breaker.Failures == 5,
 		"on_dead":          s.OnDead == "skip",
+		"no_duplicates":    s.NoDuplicates == "compare",
 		"topics":           len(c.Topics) == 2 && c.Topics[0].RequireKey && c.Topics[1].MaxPayload == 1000 && c.Topics[0].MaxPayload == 1<<20,
 		"log":              c.Telemetry.Log == Log{Level: "warn", Format: "auto"},
 	} {
