@@ -31,6 +31,7 @@ type RelayConfig struct {
 	Prefix         string        `json:"prefix"`
 	NATS           string        `json:"nats"`
 	Stream         string        `json:"stream"`
+	Compare        bool          `json:"compare"`
 	Lease          time.Duration `json:"lease"`
 	Window         int           `json:"window"`
 	PublishTimeout time.Duration `json:"publish_timeout"`
@@ -82,7 +83,7 @@ func runRelay(c RelayConfig) error {
 		return err
 	}
 	defer nc.Close()
-	pub, err := nats.NewPublisher(nc, nats.Config{Stream: c.Stream})
+	pub, err := nats.NewPublisher(nc, nats.Config{Stream: c.Stream, Compare: c.Compare})
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func openOn(t testing.TB, url, nats string, partitions int, w *Workload) *scene 
 	t.Cleanup(s.close)
 	s.must(postgres.Migrate(ctx, s.pool, postgres.MigrateConfig{Schema: s.schema, Partitions: partitions}))
 	topic := "e2e." + name
-	s.must(CreateStream(ctx, s.nats, s.stream, []string{topic}, 100*time.Millisecond))
+	s.must(CreateStream(ctx, s.nats, s.stream, []string{topic, topic + ".>"}, 100*time.Millisecond))
 	s.collector, err = Collect(ctx, s.nats, s.stream)
 	s.must(err)
 	w.Pool, w.Schema, w.Prefix, w.Topic = s.pool, s.schema, "outbox_", topic
@@ -133,7 +133,10 @@ func (s *scene) close() {
 // start starts a relay, or starts it again under its name.
 func (s *scene) start(c RelayConfig) {
 	s.t.Helper()
-	c.Database, c.Schema, c.Prefix, c.NATS, c.Stream = s.url, s.schema, "outbox_", s.nats, s.stream
+	c.Database, c.Schema, c.Prefix, c.Stream = s.url, s.schema, "outbox_", s.stream
+	if c.NATS == "" {
+		c.NATS = s.nats
+	}
 	p, err := StartRelay(c, &s.log)
 	s.must(err)
 	s.relays[c.Name], s.configs[c.Name] = p, c
