@@ -85,13 +85,13 @@ func TestACopyPublishedWithoutComparingIsFound(t *testing.T) {
 	b := newCompareBench(t)
 	all := b.write(4)
 	b.send(b.open(), taken, all[0])
-	plain := all[1]
+	plain := all[3]
 	record := *plain.Record
 	record.Topic = b.subject()
 	b.send(b.publisher(Config{}), taken, broker.Envelope{Record: &record, Epoch: 1, Lineage: "1"})
 	b.forgotten()
-	b.send(b.open(), taken, all[2])
+	b.send(b.open(), taken, all[1:3]...) // they come late
 	b.forgotten()
-	b.send(b.open(), found, all[1])
-	b.wantStored(all[:3]...)
+	b.send(b.open(), found, all[3])
+	b.wantStored(all[0], all[3], all[1], all[2])
 }

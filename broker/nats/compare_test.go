@@ -200,32 +200,38 @@ func TestLateMessagesAreToldFromStoredOnes(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]int{{1, 0}, {2, 1, 0}, {0, 3, 1, 4, 2}, {4, 0, 1, 2, 3}, {3, 4, 0, 1, 5, 2, 6}, {0, 5, 1, 2, 3, 4, 6, 7}} {
 		for crash := range len(order) + 1 { // and nothing of it settled
-			b := newCompareBench(t)
-			all := b.write(len(order))
-			var came []broker.Envelope
-			for _, i := range order {
-				came = append(came, all[i])
-			}
-			b.send(b.open(), taken, came[:crash]...)
-			b.forgotten()
-			p := b.open() // in the order of the outbox now
-			var late []broker.Envelope
-			for i, m := range all {
-				s := taken
-				if slices.Contains(order[:crash], i) {
-					s = found
-				} else {
-					late = append(late, m)
-				}
-				b.send(p, s, m)
-			}
-			b.send(p, found, all...)
-			b.wantStored(append(came[:crash:crash], late...)...)
-			if t.Failed() {
-				t.Fatalf("order %v, crash after %d", order, crash)
-			}
+			t.Run(fmt.Sprint(order, " crash after ", crash), func(t *testing.T) {
+				t.Parallel()
+				comesLate(t, order, crash)
+			})
 		}
 	}
+}
+
+func comesLate(t *testing.T, order []int, crash int) {
+	t.Helper()
+	b := newCompareBench(t)
+	all := b.write(len(order))
+	var came []broker.Envelope
+	for _, i := range order {
+		came = append(came, all[i])
+	}
+	b.send(b.open(), taken, came[:crash]...)
+	b.forgotten()
+	p := b.open() // in the order of the outbox now
+	var late []broker.Envelope
+	for i, m := range all {
+		s := taken
+		if slices.Contains(order[:crash], i) {
+			s = found
+		} else {
+			late = append(late, m)
+		}
+		b.send(p, s, m)
+	}
+	b.forgotten()
+	b.send(p, found, all...)
+	b.wantStored(append(came[:crash:crash], late...)...)
 }
 
 // A relay that was stopped while it published goes on when another one has its place: whatever it sends is stored once,
@@ -287,17 +293,21 @@ func TestWhatThePurgedStreamForgotIsStoredAgain(t *testing.T) {
 	b := newCompareBench(t)
 	all := b.write(6)
 	p := b.open()
-	b.send(p, taken, all[:4]...)
+	b.send(p, taken, all[:2]...)
+	for range 4 {
+		b.send(p, taken, message(b.topic, "other"))
+	}
+	b.send(p, taken, all[2:4]...)
 	s, err := b.js.Stream(b.context(), b.stream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteMsg(b.context(), 2); err != nil { // a hole: what is before it is found
+	if err := s.DeleteMsg(b.context(), 7); err != nil { // a hole: what is before it is found
 		t.Fatal(err)
 	}
 	b.forgotten()
 	q := b.open()
-	b.send(q, found, all[0], all[2], all[3])
+	b.send(q, found, all[1], all[0], all[3])
 	if err := s.Purge(b.context()); err != nil {
 		t.Fatal(err)
 	}
@@ -333,19 +343,55 @@ func TestNothingLearntOutlivesTheConnection(t *testing.T) {
 		c.Storage = jetstream.FileStorage
 		noWindow(c)
 	}), "k"}
-	p := b.open()
+	p, q := b.open(), b.open()
 	all := b.write(4)
 	b.send(p, taken, all[:3]...)
+	b.forgotten()
+	b.send(q, found, all[2])
 	s.kill()
 	s.start()
-	until(t, "the publisher is connected", func() bool { return p.Check(t.Context()) == nil })
-	p.mu.Lock()
-	l := p.compare.lanes[b.subject()] // as if the server had lost the tail, and others had filled it
-	l.high, l.floor, l.known = maxSeq, maxSeq-1, positions{all[3].ID: 3}
-	p.mu.Unlock()
+	for _, one := range []*Publisher{p, q} {
+		until(t, "the publisher is connected", func() bool { return one.Check(t.Context()) == nil })
+	}
+	learnt := func(one *Publisher, high, floor int64, known positions) { // as if the server had lost the tail, and others had filled it
+		one.mu.Lock()
+		defer one.mu.Unlock()
+		l := one.compare.lanes[b.subject()]
+		l.high, l.floor, l.known = high, floor, known
+	}
+	learnt(p, maxSeq, maxSeq-1, positions{all[3].ID: 3})
+	learnt(q, all[1].Seq, all[1].Seq, nil)
+	b.send(q, found, all[2])
 	b.send(p, taken, all[3])
 	b.send(p, found, all[:3]...)
 	b.wantStored(all...)
+}
+
+// Late messages are remembered up to a bound, then read again.
+func TestLateMessagesAreRememberedUpToABound(t *testing.T) {
+	t.Parallel()
+	b := newCompareBench(t)
+	all := b.write(14)
+	p := b.open()
+	p.mu.Lock()
+	p.compare.maxStored = 4
+	p.mu.Unlock()
+	b.send(p, taken, all[13])
+	for _, m := range all[:13] {
+		b.send(p, taken, m)
+		p.mu.Lock()
+		if known := len(p.compare.lanes[b.subject()].known); known > 14 || known != p.compare.stored {
+			t.Errorf("%d messages are remembered, %d counted", known, p.compare.stored)
+		}
+		p.mu.Unlock()
+	}
+	p.mu.Lock()
+	if p.compare.stored == 14 {
+		t.Error("nothing was forgotten")
+	}
+	p.mu.Unlock()
+	b.forgotten()
+	b.send(p, found, all...)
 }
 
 // What is remembered is bounded: subjects and messages beyond it are read again.

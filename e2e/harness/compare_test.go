@@ -70,8 +70,8 @@ func (s *compareScene) loseAnswers(i int) {
 	s.t.Helper()
 	s.fault("answers lost", s.names[i])
 	before := s.proxies[i].Lost()
-	s.proxies[i].LoseAnswers()
 	for deadline := time.Now().Add(30 * time.Second); s.proxies[i].Lost() == before; pause(s.t.Context(), time.Millisecond) {
+		s.proxies[i].LoseAnswers() // of the connection of this moment
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%s gets no answers that could be lost", s.names[i])
 		}
