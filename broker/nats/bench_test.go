@@ -19,17 +19,26 @@ const window = 1000 // messages on their way
 func BenchmarkPublish(b *testing.B) {
 	at := newBench(b, commonURL(b), func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 })
 	p := at.publisher(Config{})
-	slots := make(chan struct{}, window)
-	var failed sync.Once
 	b.ReportAllocs()
 	b.ResetTimer()
-	for n := 0; n < b.N; n += 50 {
-		batch := benchBatch(at.topic, min(50, b.N-n))
-		for range batch {
+	flood(b, p, b.N, broker.Accepted, func(i int) broker.Envelope { return message(at.topic, fmt.Sprint("key-", i%50)) })
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+}
+
+// flood publishes n messages in batches of 50, of which so many are on their way as the window has places.
+func flood(b *testing.B, p *Publisher, n int, want broker.Outcome, make1 func(i int) broker.Envelope) {
+	b.Helper()
+	slots := make(chan struct{}, window)
+	var failed sync.Once
+	for at := 0; at < n; at += 50 {
+		batch := make([]broker.Envelope, min(50, n-at))
+		for i := range batch {
+			batch[i] = make1(at + i)
+			batch[i].Payload = benchPayload
 			slots <- struct{}{}
 		}
 		p.Publish(b.Context(), batch, func(_ int, r broker.Result) {
-			if r.Outcome != broker.Accepted {
+			if r.Outcome != want {
 				failed.Do(func() { b.Errorf("%s: %v", r.Outcome, r.Err) })
 			}
 			<-slots
@@ -38,16 +47,40 @@ func BenchmarkPublish(b *testing.B) {
 	for range window {
 		slots <- struct{}{}
 	}
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 }
 
-func benchBatch(topic string, n int) []broker.Envelope {
-	batch := make([]broker.Envelope, n)
-	for i := range batch {
-		batch[i] = message(topic, fmt.Sprint("key-", i))
-		batch[i].Payload = benchPayload
+// BenchmarkCompare publishes messages of 2,000 keys, 1,000 on their way, without and with compare mode, to a stream in
+// memory. BenchmarkCompareAgain is a take-over: a fresh publisher gets a window of 1,000 stored messages of 100 keys.
+func BenchmarkCompare(b *testing.B) {
+	for name, c := range map[string]Config{"off": {}, "compare": {Compare: true}} {
+		b.Run(name, func(b *testing.B) {
+			at := newBench(b, commonURL(b), noWindow)
+			p := at.publisher(c)
+			b.ReportAllocs()
+			b.ResetTimer()
+			flood(b, p, b.N, broker.Accepted, func(i int) broker.Envelope { return message(at.topic, fmt.Sprint("key-", i%2000)) })
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+		})
 	}
-	return batch
+}
+
+func BenchmarkCompareAgain(b *testing.B) {
+	at := compareBench{newBench(b, commonURL(b), noWindow), ""}
+	owner := at.open()
+	for n := 0; n < b.N; n += window {
+		b.StopTimer()
+		all := make([]broker.Envelope, min(window, b.N-n))
+		for i := range all {
+			all[i] = message(at.topic, fmt.Sprint("key-", i%100))
+		}
+		write := func(i int) broker.Envelope { return all[i] }
+		flood(b, owner, len(all), broker.Accepted, write)
+		at.forgotten()
+		next := at.open()
+		b.StartTimer()
+		flood(b, next, len(all), broker.Duplicate, write)
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 }
 
 var benchPayload = make([]byte, 512)
