@@ -115,3 +115,10 @@ type Publisher interface {
 	// handed in stays open.
 	Close(ctx context.Context) error
 }
+
+// Describer is a publisher with settings of its own that all relays of a sink should have alike.
+type Describer interface {
+	// Describe is those that are not the defaults, as name=value with blanks between, without secrets; people see it where
+	// relays of one sink differ.
+	Describe() string
+}

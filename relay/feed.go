@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/relay/core"
 	"github.com/onwardhq/onward/store"
@@ -169,6 +170,9 @@ func (f *feed) describe() string {
 	say("breaker.first", r.Breaker.First, usual.Breaker.First)
 	say("breaker.max", r.Breaker.Max, usual.Breaker.Max)
 	say("record_positions", r.Positions, usual.Positions)
+	if d, ok := f.sink.Publisher.(broker.Describer); ok && d.Describe() != "" {
+		line = append(line, d.Describe())
+	}
 	if f.sink.OnDead != "" {
 		say("on_dead", f.sink.OnDead, "block")
 	}

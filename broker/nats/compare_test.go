@@ -94,44 +94,6 @@ func (b compareBench) forgotten() {
 	}
 }
 
-func TestEachKeyHasASubjectOfItsOwn(t *testing.T) {
-	t.Parallel()
-	seen := map[string]string{}
-	keys := []string{"a", "A", "order-4711", "a.b", "a=2Eb", "a b", "=", "==", "a*", ">", "é", "e\u0301", "日本", "=20", " ", "0", strings.Repeat("ü", 127), "\xff", "_", "-", "%20"}
-	id := outbox.NewID()
-	keys = append(keys, id.String(), "="+id.String(), "=="+id.String())
-	for _, key := range keys {
-		e := broker.Envelope{Record: &outbox.Record{Message: outbox.Message{Topic: "t", Key: key, ID: id}}}
-		s, alone := subjectOf(&e)
-		if before, ok := seen[s]; ok || alone {
-			t.Errorf("keys %q and %q have the subject %q (alone: %v)", before, key, s, alone)
-		}
-		seen[s] = key
-		if err := checkSubject(s); err != nil || strings.Count(s, ".") != 1 {
-			t.Errorf("key %q: subject %q: %v", key, s, err)
-		}
-	}
-	for key, want := range map[string]string{"order-4711": "t.order-4711", "a.b": "t.a=2Eb", "é": "t.=C3=A9", "": "t.==" + id.String()} {
-		e := broker.Envelope{Record: &outbox.Record{Message: outbox.Message{Topic: "t", Key: key, ID: id}}}
-		if got, alone := subjectOf(&e); got != want || alone != (key == "") || seen[got] != key {
-			t.Errorf("key %q: subject %q, want %q", key, got, want)
-		}
-	}
-}
-
-// The longest topic and key that an outbox takes arrive.
-func TestTheLongestSubjectArrives(t *testing.T) {
-	t.Parallel()
-	b := newCompareBench(t)
-	topic := b.topic + "." + strings.Repeat("t", outbox.MaxTopic-len(b.topic)-1)
-	m := message(topic, strings.Repeat("ü", 127)+".")
-	p := b.open()
-	b.send(p, taken, m)
-	b.forgotten()
-	b.send(b.open(), found, m)
-	b.wantStored(m)
-}
-
 // A relay was killed: its messages come again, from a publisher that knows nothing. Those that are stored are found
 // wherever they are; those that are not follow in order.
 func TestWhatIsStoredIsFoundAfterACrash(t *testing.T) {
@@ -459,6 +421,32 @@ func TestMessagesWithoutAKeyAreStoredOnce(t *testing.T) {
 	}
 }
 
+// A user who may not read the stream cannot compare: Check says what is missing, and nothing is published.
+func TestCompareModeNeedsToReadTheStream(t *testing.T) {
+	t.Parallel()
+	const info, get = `"$JS.API.STREAM.INFO.*"`, `"$JS.API.STREAM.MSG.GET.*"`
+	s := newServer(t, `authorization { users: [
+		{ user: all, password: p },
+		{ user: blind, password: p, permissions: { publish: ["*.orders.*", `+info+`], subscribe: "_INBOX.>" } },
+		{ user: few, password: p, permissions: { publish: ["*.orders.*", `+info+`, `+get+`], subscribe: "_INBOX.>" } } ] }`) // all that a relay needs
+	b := compareBench{prepareBench(t, s.url(), natsgo.UserInfo("all", "p")), "k"}
+	noWindow(&b.config)
+	b.makeStream()
+	all := b.write(2)
+	p := b.publisher(Config{Compare: true, AckTimeout: 500 * time.Millisecond}, natsgo.UserInfo("blind", "p"))
+	if err := p.Check(t.Context()); outbox.CodeOf(err) != broker.CodeUnavailable || !strings.Contains(outbox.Hint(err), "$JS.API.STREAM.MSG.GET."+b.stream) {
+		t.Errorf("Check: %v (hint %q)", err, outbox.Hint(err))
+	}
+	if r := publish(t, b.context(), p, all[0])[0]; r.Outcome != broker.Unavailable {
+		t.Errorf("published without reading: %s %v", r.Outcome, r.Err)
+	}
+	few := func() *Publisher { return b.publisher(Config{Compare: true}, natsgo.UserInfo("few", "p")) }
+	b.send(few(), taken, all...)
+	b.forgotten()
+	b.send(few(), found, all...)
+	b.wantStored(all...)
+}
+
 // Capabilities: a second copy is dropped as long as the stream has the first.
 func TestDedupIsTheAgeOfTheStream(t *testing.T) {
 	t.Parallel()
@@ -473,5 +461,8 @@ func TestDedupIsTheAgeOfTheStream(t *testing.T) {
 	}
 	if got := p.Capabilities(); got.Dedup != time.Hour || got.Pipeline {
 		t.Errorf("%+v", got)
+	}
+	if off := b.publisher(Config{}); p.Describe() != "no_duplicates=compare" || off.Describe() != "" {
+		t.Errorf("described as %q, and %q without", p.Describe(), off.Describe())
 	}
 }

@@ -109,7 +109,10 @@ type Publisher struct {
 	finished chan struct{}  // closed when they have ended
 }
 
-var _ broker.Publisher = (*Publisher)(nil)
+var (
+	_ broker.Publisher = (*Publisher)(nil)
+	_ broker.Describer = (*Publisher)(nil)
+)
 
 // NewPublisher makes a publisher on the caller's connection, which stays open when the publisher is closed. Neither the
 // server nor the stream need exist yet. The connection must not keep messages for later while it is broken, because
@@ -193,6 +196,14 @@ func (p *Publisher) Capabilities() broker.Capabilities {
 		}
 	}
 	return c
+}
+
+// Describe says whether messages are compared.
+func (p *Publisher) Describe() string {
+	if p.compare != nil {
+		return "no_duplicates=compare"
+	}
+	return ""
 }
 
 // Check asks the server for the stream, and whether it takes messages.
