@@ -12,7 +12,6 @@ import (
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
-	"github.com/onwardhq/onward/store/postgres"
 )
 
 // openPool makes the process's connections; it connects when the first is asked for.
@@ -47,19 +46,19 @@ func poolConfig(d config.Database) (*pgxpool.Config, error) {
 	return c, nil
 }
 
-// withPool calls f with the configured database.
-func (a *app) withPool(ctx context.Context, f func(ctx context.Context, pool *pgxpool.Pool, d config.Database) error) error {
+// withBackend calls f with the configured database.
+func (a *app) withBackend(ctx context.Context, create bool, f func(ctx context.Context, b backend) error) error {
 	c, err := a.load(config.NeedDatabase)
 	if err != nil {
 		return err
 	}
-	pool, err := openPool(ctx, c.Database)
+	b, err := openBackend(ctx, c.Database, create)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer b.close()
 	defer a.tell()()
-	return f(ctx, pool, c.Database)
+	return f(ctx, b)
 }
 
 // withAdmin calls f with what people ask of the configured outbox. Tables of another version are looked at as well as they
@@ -79,15 +78,15 @@ func (a *app) withRepair(ctx context.Context, f func(ctx context.Context, admin 
 
 // withVersion calls f after it has compared the tables' version with this program's; differs decides about a difference.
 func (a *app) withVersion(ctx context.Context, f func(ctx context.Context, admin store.Admin) error, differs func(error) error) error {
-	return a.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool, d config.Database) error {
-		if err := checkVersion(ctx, pool, d); outbox.CodeOf(err) == store.ErrSchemaOld.Code || outbox.CodeOf(err) == store.ErrSchemaNew.Code {
+	return a.withBackend(ctx, false, func(ctx context.Context, b backend) error {
+		if err := checkVersion(ctx, b); outbox.CodeOf(err) == store.ErrSchemaOld.Code || outbox.CodeOf(err) == store.ErrSchemaNew.Code {
 			if err := differs(err); err != nil {
 				return err
 			}
 		} else if err != nil {
 			return err
 		}
-		admin, err := postgres.NewAdmin(pool, postgres.Config{Schema: d.Schema, TablePrefix: d.TablePrefix})
+		admin, err := b.admin()
 		if err != nil {
 			return err
 		}
@@ -96,8 +95,8 @@ func (a *app) withVersion(ctx context.Context, f func(ctx context.Context, admin
 }
 
 // checkVersion refuses tables of another version than this program's.
-func checkVersion(ctx context.Context, pool *pgxpool.Pool, d config.Database) error {
-	migrator, err := postgres.NewMigrator(pool, postgres.MigrateConfig{Schema: d.Schema, TablePrefix: d.TablePrefix})
+func checkVersion(ctx context.Context, b backend) error {
+	migrator, err := b.migrator(migration{})
 	if err != nil {
 		return err
 	}
@@ -120,7 +119,7 @@ func checkVersion(ctx context.Context, pool *pgxpool.Pool, d config.Database) er
 	switch {
 	case s.Version == 0:
 		return &outbox.Error{
-			Code: store.ErrSchemaMissing.Code, Op: "look for the outbox", Detail: fmt.Sprintf("there are no tables %s.%s...", d.Schema, d.TablePrefix),
+			Code: store.ErrSchemaMissing.Code, Op: "look for the outbox", Detail: fmt.Sprintf("there are no tables %s...", b.place()),
 			Hint: "create them with `onward migrate up`, or check database.schema and database.table_prefix",
 		}
 	case s.Version < s.Target:

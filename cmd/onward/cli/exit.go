@@ -13,6 +13,7 @@ import (
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/sqlite"
 )
 
 // The exit codes.
@@ -88,6 +89,9 @@ func denied(err error) bool {
 
 // unreachable reports that nothing answered, or that the server let nobody in.
 func unreachable(err error) bool {
+	if errors.Is(err, sqlite.ErrUnavailable) || errors.Is(err, sqlite.ErrBusy) {
+		return true
+	}
 	if c := (*pgconn.ConnectError)(nil); errors.As(err, &c) {
 		return true
 	}

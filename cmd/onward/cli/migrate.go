@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
@@ -28,15 +27,14 @@ running services and relays; several programs may migrate at once.`,
 
 // withMigrator calls f with a migrator of the configured outbox. Migrations have no statement timeout of ours: an index
 // takes what it takes.
-func (a *app) withMigrator(ctx context.Context, m postgres.MigrateConfig, f func(ctx context.Context, m *postgres.Migrator) error) error {
+func (a *app) withMigrator(ctx context.Context, m migration, create bool, f func(ctx context.Context, m migrator) error) error {
 	c, err := a.load(config.NeedDatabase)
 	if err != nil {
 		return err
 	}
 	c.Database.StatementTimeout = 0
-	return a.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool, d config.Database) error {
-		m.Schema, m.TablePrefix = d.Schema, d.TablePrefix
-		migrator, err := postgres.NewMigrator(pool, m)
+	return a.withBackend(ctx, create, func(ctx context.Context, b backend) error {
+		migrator, err := b.migrator(m)
 		if err != nil {
 			return err
 		}
@@ -66,7 +64,7 @@ rights, or roles of your own, by --role; the roles must exist.`,
 		if m.Roles, err = rolesOf(*given); err != nil {
 			return err
 		}
-		return a.withMigrator(c.Context(), m, func(ctx context.Context, migrator *postgres.Migrator) error {
+		return a.withMigrator(c.Context(), m, true, func(ctx context.Context, migrator migrator) error {
 			if err := migrator.Up(ctx); err != nil {
 				return err
 			}
@@ -110,7 +108,7 @@ func newMigrateStatus(a *app) *cobra.Command {
 		Example: `  onward migrate status -o json`,
 		Args:    takes(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withMigrator(c.Context(), postgres.MigrateConfig{}, func(ctx context.Context, m *postgres.Migrator) error {
+			return a.withMigrator(c.Context(), migration{}, false, func(ctx context.Context, m migrator) error {
 				s, err := m.Status(ctx)
 				if err != nil {
 					return err
@@ -191,8 +189,13 @@ func newMigratePrint(a *app) *cobra.Command {
 		if m.Roles, err = rolesOf(*given); err != nil {
 			return err
 		}
-		m.Schema, m.TablePrefix = c.Database.Schema, c.Database.TablePrefix
-		migrator, err := postgres.NewMigrator(nil, m)
+		var migrator migrator
+		if isFile(c.Database) {
+			migrator, err = newFileMigrator(nil, c.Database, m)
+		} else {
+			m.Schema, m.TablePrefix = c.Database.Schema, c.Database.TablePrefix
+			migrator, err = postgres.NewMigrator(nil, m)
+		}
 		if err != nil {
 			return err
 		}
@@ -216,7 +219,7 @@ relies on is not as it must be.`,
 		Example: `  onward migrate validate && exec onward relay`,
 		Args:    takes(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withMigrator(c.Context(), postgres.MigrateConfig{}, func(ctx context.Context, m *postgres.Migrator) error {
+			return a.withMigrator(c.Context(), migration{}, false, func(ctx context.Context, m migrator) error {
 				faults, err := m.Validate(ctx)
 				if err != nil {
 					return migrateHint(err)

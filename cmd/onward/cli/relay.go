@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/onwardhq/onward/broker"
@@ -73,12 +72,10 @@ func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (fail
 		defer func() { failed = errors.Join(failed, closePublisher(publisher, c.Relay.ShutdownGrace)) }()
 		rc.Sinks[i].Publisher = publisher
 	}
-	pool, err := openPool(context.WithoutCancel(ctx), c.Database)
-	if err != nil {
-		return err
+	b, s, err := waitForStore(ctx, log, c.Database)
+	if b != nil {
+		defer b.close()
 	}
-	defer pool.Close()
-	s, err := waitForStore(ctx, log, pool, c.Database)
 	if err != nil {
 		if ctx.Err() != nil {
 			log.Info("relay ends: it was stopped while it waited for the database")
@@ -89,10 +86,11 @@ func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (fail
 	defer func() { failed = errors.Join(failed, s.Close()) }()
 	rc.Store, rc.Logger = s, log
 	if jsonLines {
-		rounds, end, err := a.writeRounds(pool, c.Database)
+		admin, err := b.admin()
 		if err != nil {
 			return err
 		}
+		rounds, end := a.writeRounds(admin)
 		defer end()
 		rc.Observer = rounds
 	}
@@ -133,29 +131,30 @@ func onlySinks(c *config.Config, names []string) error {
 }
 
 // waitForStore opens the store once the database is there, after migrating it where the configuration says so.
-func waitForStore(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, d config.Database) (s store.Store, err error) {
-	err = waitForDatabase(ctx, log, func(ctx context.Context) error {
-		if d.AutoMigrate {
-			err := postgres.Migrate(ctx, pool, postgres.MigrateConfig{
-				Schema: d.Schema, TablePrefix: d.TablePrefix,
-				Report: func(step postgres.Migration) { log.Info("migrate", "step", step.String(), "locks", step.Locks) },
-			})
-			if err != nil {
+func waitForStore(ctx context.Context, log *slog.Logger, d config.Database) (b backend, s store.Store, err error) {
+	err = waitForDatabase(ctx, log, func(ctx context.Context) (err error) {
+		if b == nil {
+			if b, err = openBackend(context.WithoutCancel(ctx), d, d.AutoMigrate); err != nil {
 				return err
 			}
 		}
-		s, err = openStore(ctx, pool, d, log)
+		if d.AutoMigrate {
+			if err := migrateFirst(ctx, log, b); err != nil {
+				return err
+			}
+		}
+		s, err = b.open(ctx, log)
 		return err
 	})
-	return s, migrateHint(err)
+	return b, s, migrateHint(err)
 }
 
-func openStore(ctx context.Context, pool *pgxpool.Pool, d config.Database, log *slog.Logger) (store.Store, error) {
-	s, err := postgres.Open(ctx, pool, postgres.Config{Schema: d.Schema, TablePrefix: d.TablePrefix, Logger: log})
+func migrateFirst(ctx context.Context, log *slog.Logger, b backend) error {
+	m, err := b.migrator(migration{Report: func(step postgres.Migration) { log.Info("migrate", "step", step.String(), "locks", step.Locks) }})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s, nil
+	return m.Up(ctx)
 }
 
 // openPublisher makes the publisher of a sink; it connects in the background.

@@ -8,12 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/onwardhq/onward/cmd/onward/internal/config"
 	"github.com/onwardhq/onward/relay"
 	"github.com/onwardhq/onward/store"
-	"github.com/onwardhq/onward/store/postgres"
 )
 
 // roundView is a line of `relay --json`: what happened since the line before.
@@ -49,11 +45,7 @@ type jsonRounds struct {
 }
 
 // writeRounds makes what writes the lines; end waits a second for those that are left.
-func (a *app) writeRounds(pool *pgxpool.Pool, d config.Database) (j *jsonRounds, end func(), err error) {
-	admin, err := postgres.NewAdmin(pool, postgres.Config{Schema: d.Schema, TablePrefix: d.TablePrefix})
-	if err != nil {
-		return nil, nil, err
-	}
+func (a *app) writeRounds(admin store.Admin) (j *jsonRounds, end func()) {
 	j = &jsonRounds{now: a.env.Now, lines: make(chan roundView, mostLines)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var reading sync.WaitGroup
@@ -71,7 +63,7 @@ func (a *app) writeRounds(pool *pgxpool.Pool, d config.Database) (j *jsonRounds,
 		case <-written:
 		case <-time.After(time.Second): // nobody reads: the goroutine ends with the process
 		}
-	}, nil
+	}
 }
 
 // read keeps the status up to date: once a second, and more seldom where it takes long, so that it stays a small part of

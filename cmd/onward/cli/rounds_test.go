@@ -18,10 +18,11 @@ func TestASlowReaderOfRoundsHoldsNothingUp(t *testing.T) {
 	d := newDatabase(t)
 	reader, writer := io.Pipe() // a write waits for its reader
 	a := &app{env: Environment{Out: writer, Now: time.Now}}
-	rounds, end, err := a.writeRounds(d.pool, config.Database{Schema: d.schema, TablePrefix: d.prefix})
+	admin, err := serverBackend{d.pool, config.Database{Schema: d.schema, TablePrefix: d.prefix}}.admin()
 	if err != nil {
 		t.Fatal(err)
 	}
+	rounds, end := a.writeRounds(admin)
 	const many = 2 * mostLines
 	handed := make(chan struct{})
 	go func() {

@@ -14,7 +14,7 @@ import (
 
 // The URL schemes that this program knows.
 var (
-	DatabaseSchemes = []string{"postgres", "postgresql"}
+	DatabaseSchemes = []string{"postgres", "postgresql", "sqlite"}
 	SinkSchemes     = []string{"nats"}
 )
 
@@ -181,6 +181,10 @@ func (k *checker) url(path, text string, schemes []string) {
 	scheme, _, ok := strings.Cut(text, ":")
 	k.that(ok, path, "is not a URL: write scheme://host; %s", known)
 	k.that(slices.Contains(schemes, scheme), path, "unknown URL scheme %.20q; %s", scheme, known)
+	if scheme == "sqlite" {
+		k.that(len(text) > len("sqlite:"), path, "names no file: write sqlite:/var/lib/shop/orders.db")
+		return
+	}
 	u, err := url.Parse(text)
 	k.that(err == nil, path, "is not a URL that can be read: are special characters in the password written as %%40 and the like?")
 	k.that(err != nil || u.Host != "", path, "names no host: write %s://host", scheme)

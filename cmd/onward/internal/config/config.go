@@ -26,7 +26,7 @@ type Config struct {
 
 // Database is where the outbox is.
 type Database struct {
-	URL              string        `key:"url" secret:"true" note:"where the outbox is, postgres://user:password@host:5432/database"`
+	URL              string        `key:"url" secret:"true" note:"where the outbox is: postgres://user:password@host:5432/database, or sqlite:/path/file.db"`
 	Schema           string        `key:"schema" default:"public" note:"schema of the outbox's tables"`
 	TablePrefix      string        `key:"table_prefix" default:"outbox_" note:"what their names begin with"`
 	AutoMigrate      bool          `key:"auto_migrate" default:"false" note:"create or update the tables when a relay starts"`
