@@ -108,12 +108,14 @@ func higherEpochs(s *suite) {
 }
 
 func oneTakesOver(s *suite) {
-	victims := []*relay{s.join(s.short()), s.join(s.short())}
 	for i := range 2 * s.partitions {
 		s.sendNamed(fmt.Sprintf("key-%d", i), fmt.Sprintf("%03d", i))
 	}
-	for _, v := range victims {
+	var victims []*relay // made one after the other and at once: their leases are short
+	for range 2 {
+		v := s.join(s.short())
 		v.renew()
+		victims = append(victims, v)
 	}
 	relays := []*relay{s.join(s.long()), s.join(s.long()), s.join(s.long())}
 	s.even(relays...)
