@@ -139,8 +139,8 @@ func TestPlansOfTheRelayAtAMillionMessages(t *testing.T) {
 		touched := measure()
 		t.Logf("statistics %s: %v", statistics.name, touched)
 		for _, name := range slices.Sorted(maps.Keys(touched)) {
-			if touched[name] > first[name]+most(name) {
-				t.Errorf("statistics %s: %s touches %d pages, at 1,000 messages %d", statistics.name, name, touched[name], first[name])
+			if before, asked := first[name]; asked && touched[name] > before+most(name) { // a heartbeat comes when it is time
+				t.Errorf("statistics %s: %s touches %d pages, at 1,000 messages %d", statistics.name, name, touched[name], before)
 			}
 		}
 	}
