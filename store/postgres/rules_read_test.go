@@ -228,17 +228,22 @@ func TestOpenRowsAreNotScannedByEachPoll(t *testing.T) {
 			for part := range 4 {
 				g.write(keyIn(part, 4), "before")
 			}
-			idle := func() int {
+			idle := func() (least int) {
 				t.Helper()
-				for range 3 {
-					g.collect(s, polled...)
+				for range 3 { // transactions of other tests that end meanwhile cost a poll something
+					for range 3 {
+						g.collect(s, polled...)
+					}
+					asked, _ := tr.take()
+					last := asked[len(asked)-2] // and then the settle
+					if last.name != name {
+						t.Fatalf("polled by %s, want %s", last.name, name)
+					}
+					if n := g.buffers(last); least == 0 || n < least {
+						least = n
+					}
 				}
-				asked, _ := tr.take()
-				last := asked[len(asked)-2] // and then the settle
-				if last.name != name {
-					t.Fatalf("polled by %s, want %s", last.name, name)
-				}
-				return g.buffers(last)
+				return least
 			}
 			before := idle()
 			small, large := g.open(), g.open()

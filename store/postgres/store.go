@@ -68,14 +68,15 @@ func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
 const opOpen = "open outbox"
 
 // Info says what the database is. Errors: store.ErrDatabaseUnsupported (an old server, an encoding other than UTF8, a
-// standby), store.ErrSchemaMissing, store.ErrSchemaOld, store.ErrSchemaNew; anything else is the database's own.
+// standby, a sequence with a cache), store.ErrSchemaMissing, store.ErrSchemaOld, store.ErrSchemaNew; anything else is the database's own.
 func (s *Store) Info(ctx context.Context) (store.Info, error) {
 	if err := checkServer(ctx, s.pool, opOpen); err != nil {
 		return store.Info{}, err
 	}
 	var version, schema, partitions string
+	var cache int64
 	var info store.Info
-	err := s.pool.QueryRow(ctx, s.text("info")).Scan(&version, &schema, &partitions, &info.Lineage)
+	err := s.pool.QueryRow(ctx, s.text("info")).Scan(&version, &schema, &partitions, &info.Lineage, &cache)
 	var missing *pgconn.PgError
 	switch {
 	case errors.As(err, &missing) && (missing.Code == "42P01" || missing.Code == "3F000"): // undefined table, invalid schema
@@ -96,6 +97,8 @@ func (s *Store) Info(ctx context.Context) (store.Info, error) {
 		return store.Info{}, refuse(store.ErrSchemaOld, versions)
 	case info.Schema > schemaVersion:
 		return store.Info{}, &outbox.Error{Code: store.ErrSchemaNew.Code, Op: opOpen, Detail: versions, Hint: "run a newer release of this program"}
+	case cache > 1:
+		return store.Info{}, s.refuseCache(cache)
 	}
 	return info, nil
 }
@@ -103,6 +106,17 @@ func (s *Store) Info(ctx context.Context) (store.Info, error) {
 // refuse says that the tables are not there, or are older than this program.
 func refuse(sentinel *outbox.Error, detail string) error {
 	return &outbox.Error{Code: sentinel.Code, Op: opOpen, Detail: detail, Hint: "run: onward migrate up"}
+}
+
+// refuseCache: each session of a writer would take numbers ahead, and give them to messages that it writes after others of
+// their key were committed. None would be lost, but the key would be out of order.
+func (s *Store) refuseCache(cache int64) error {
+	sequence := s.names.sql("outbox_messages_seq_seq")
+	return &outbox.Error{
+		Code: store.ErrDatabaseUnsupported.Code, Op: opOpen,
+		Detail: fmt.Sprintf("the sequence %s has CACHE %d: messages of a key would go out of order", sequence, cache),
+		Hint:   "run: ALTER SEQUENCE " + sequence + " CACHE 1; and let writers connect again: a session uses up the numbers that it has",
+	}
 }
 
 type querier interface {
