@@ -14,6 +14,8 @@ var allowList = map[string]Allowance{
 	"broker":            {Ours: []string{"outbox"}},
 	"broker/brokertest": {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/membroker"}},
 	"broker/membroker":  {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/brokertest"}},
+	"broker/jsonl":      {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/brokertest"}},
+	"broker/discard":    {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/brokertest"}},
 	"store":             {Ours: []string{"outbox"}},
 	"store/storetest":   {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/memstore"}},
 	"store/memstore":    {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/storetest"}},
