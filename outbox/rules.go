@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -53,8 +54,9 @@ func (r Rules) Validate() error {
 	return &Error{Code: ErrConfigInvalid.Code, Op: "writer rules", Detail: strings.Join(faults, "; ")}
 }
 
-// Prepare returns the message as it is to be stored: enriched, with an id and a content type, and checked. Writers call
-// it for every message; the caller's message and its headers map stay as they are.
+// Prepare returns the message as it is to be stored: enriched, with an id and a content type, AvailableAt in UTC and in
+// microseconds, and checked. Writers call it for every message; the caller's message and its headers map stay as they
+// are.
 //
 // The texts of a message are valid UTF-8 without control characters (U+0000 to U+001F, U+007F): brokers and HTTP carry
 // them as header lines, where a line break would end the header and another control character may not stand.
@@ -72,6 +74,7 @@ func (r Rules) Prepare(ctx context.Context, m Message) (Message, error) {
 	if m.ContentType == "" {
 		m.ContentType = DefaultContentType
 	}
+	m.AvailableAt = availableAt(m.AvailableAt)
 	if err := r.check(&m); err != nil {
 		return Message{}, err
 	}
@@ -79,6 +82,19 @@ func (r Rules) Prepare(ctx context.Context, m Message) (Message, error) {
 		m.ID = NewID()
 	}
 	return m, nil
+}
+
+// availableAt is the time as databases keep it: in UTC, to the microsecond, rounded up, because "not before" is what it
+// says. Times before the year 1 are past anyway; what they become must not be the zero time, which says nothing.
+func availableAt(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	t = t.UTC().Add(time.Microsecond - 1).Truncate(time.Microsecond)
+	if t.Year() < 1 || t.IsZero() {
+		t = time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC)
+	}
+	return t
 }
 
 func (r Rules) check(m *Message) error {
@@ -114,6 +130,9 @@ func (r Rules) check(m *Message) error {
 	}
 	if m.Key == "" && r.requiresKey(m.Topic) {
 		return m.fault(ErrKeyRequired, "", `set what must stay in order, for example Message{Topic: "`+m.Topic+`", Key: order.ID, ...}`)
+	}
+	if year := m.AvailableAt.Year(); year > 9999 {
+		return m.fault(ErrFieldInvalid, fmt.Sprintf("AvailableAt is in the year %d", year), "choose a time before the year 10000")
 	}
 	limit := r.MaxPayload
 	if limit == 0 {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/onwardhq/onward/outbox"
@@ -281,4 +282,26 @@ func FuzzPrepare(f *testing.F) {
 			t.Errorf("header %q: %q was accepted", name, value)
 		}
 	})
+}
+
+func TestAvailableAtIsRoundedUpToTheMicrosecondInUTC(t *testing.T) {
+	t.Parallel()
+	east := time.FixedZone("east", 3600)
+	for _, c := range []struct{ at, want time.Time }{
+		{time.Time{}, time.Time{}},
+		{time.Date(2031, 2, 3, 4, 5, 6, 7001, east), time.Date(2031, 2, 3, 3, 5, 6, 8000, time.UTC)},
+		{time.Date(2031, 2, 3, 4, 5, 6, 7000, time.UTC), time.Date(2031, 2, 3, 4, 5, 6, 7000, time.UTC)},
+		{time.Date(1, 1, 1, 0, 0, 0, 1, east), time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC)},
+		{time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)},
+	} {
+		m := message()
+		m.AvailableAt = c.at
+		if got, err := (outbox.Rules{}).Prepare(t.Context(), m); err != nil || !got.AvailableAt.Equal(c.want) || got.AvailableAt.Location() != time.UTC {
+			t.Errorf("%v became %v, %v, want %v", c.at, got.AvailableAt, err, c.want)
+		}
+	}
+	m := message()
+	m.AvailableAt = time.Date(9999, 12, 31, 23, 59, 59, 999_999_001, time.UTC)
+	_, err := outbox.Rules{}.Prepare(t.Context(), m)
+	refused(t, "year 10000", err, outbox.ErrFieldInvalid, "year 10000")
 }

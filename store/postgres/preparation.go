@@ -65,14 +65,10 @@ func (w *writing) prepareOne(ctx context.Context, m outbox.Message) (prepared, e
 	if err != nil {
 		return prepared{}, err
 	}
-	at, err := availableAt(m.AvailableAt)
-	if err != nil {
-		return prepared{}, err
-	}
 	p := prepared{
 		ID: m.ID, Topic: m.Topic, PartitionKey: m.Key, Type: m.Type, Payload: m.Payload, ContentType: m.ContentType, Scope: m.Scope,
 		Headers: json.RawMessage("{}"), CorrelationID: m.CorrelationID, CausationID: m.CausationID, AggregateType: m.AggregateType,
-		AggregateID: m.AggregateID, EventID: m.EventID, AvailableAt: at, Serialize: m.Key != "" && w.serializes(m.Topic),
+		AggregateID: m.AggregateID, EventID: m.EventID, AvailableAt: availableAt(m.AvailableAt), Serialize: m.Key != "" && w.serializes(m.Topic),
 	}
 	if p.Payload == nil {
 		p.Payload = []byte{}
@@ -87,23 +83,12 @@ func (w *writing) serializes(topic string) bool {
 	return slices.ContainsFunc(w.serialize, func(p outbox.Pattern) bool { return p.Match(topic) })
 }
 
-// availableAt is the time as text, which means the same in every driver, session and server; to the microsecond, rounded
-// up, because "not before" is what it says. Times before the year 1 are past anyway.
-func availableAt(t time.Time) (string, error) {
+// availableAt is the time as text, which means the same in every driver, session and server.
+func availableAt(t time.Time) string {
 	if t.IsZero() {
-		return "", nil
+		return ""
 	}
-	t = t.UTC().Add(time.Microsecond - 1).Truncate(time.Microsecond)
-	if t.Year() < 1 {
-		t = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-	}
-	if t.Year() > 9999 {
-		return "", &outbox.Error{
-			Code: outbox.ErrFieldInvalid.Code, Op: "write message", Detail: fmt.Sprintf("AvailableAt is in the year %d", t.Year()),
-			Hint: "choose a time before the year 10000",
-		}
-	}
-	return t.Format("2006-01-02T15:04:05.000000Z07:00"), nil
+	return t.Format("2006-01-02T15:04:05.000000Z07:00")
 }
 
 // parts are the messages in pieces of one statement each.
