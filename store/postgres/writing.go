@@ -53,7 +53,9 @@ func newWriting(c WriterConfig, many form) *writing {
 			w.sql[name+"/"+source] = n.sql(writeFile(name, source))
 		}
 	}
-	w.sql["lock_keys"], w.sql["written"] = n.sql(writeFile("lock_keys", "")), n.sql(writeFile("written", ""))
+	for _, name := range []string{"lock_keys", "written", "of_transaction", "savepoint", "release", "rollback_to"} {
+		w.sql[name] = n.sql(writeFile(name, ""))
+	}
 	return w
 }
 

@@ -1,0 +1,2 @@
+-- Keep what was done since the savepoint.
+RELEASE SAVEPOINT :outbox_part
