@@ -200,7 +200,7 @@ func TestInTxRollsBackWhatFails(t *testing.T) {
 func TestInTxRollsBackAPanicAndAnEndedGoroutine(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, db *pgtest.DB, in inTx) {
-		var leaked context.Context
+		leaked := make(chan context.Context, 1)
 		func() {
 			defer func() {
 				if r := recover(); r != "out of stock" {
@@ -208,13 +208,13 @@ func TestInTxRollsBackAPanicAndAnEndedGoroutine(t *testing.T) {
 				}
 			}()
 			_ = in(t.Context(), func(ctx context.Context, tx anyTx) error {
-				leaked = ctx
+				leaked <- ctx
 				add(ctx, t, "added")
 				_ = tx.write(ctx, outbox.Message{Topic: "t", Type: "written"})
 				panic("out of stock")
 			})
 		}()
-		if err := outbox.Add(leaked, outbox.Message{Topic: "t", Type: "t"}); !errors.Is(err, outbox.ErrNoTransaction) {
+		if err := outbox.Add(<-leaked, outbox.Message{Topic: "t", Type: "t"}); !errors.Is(err, outbox.ErrNoTransaction) {
 			t.Errorf("added after the panic: %v", err)
 		}
 		ended := make(chan struct{})
@@ -234,10 +234,11 @@ func TestInTxRollsBackAPanicAndAnEndedGoroutine(t *testing.T) {
 func TestAfterInTxItsContextIsOfNoTransaction(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, db *pgtest.DB, in inTx) {
-		var leaked context.Context
-		if err := in(t.Context(), func(ctx context.Context, _ anyTx) error { leaked = ctx; return nil }); err != nil {
+		contexts := make(chan context.Context, 1)
+		if err := in(t.Context(), func(ctx context.Context, _ anyTx) error { contexts <- ctx; return nil }); err != nil {
 			t.Fatal(err)
 		}
+		leaked := <-contexts
 		if err := outbox.Add(leaked, outbox.Message{Topic: "t", Type: "t"}); !errors.Is(err, outbox.ErrNoTransaction) {
 			t.Errorf("add: %v", err)
 		}
