@@ -48,7 +48,7 @@ var allowList = map[string]Allowance{
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
-		Ours: []string{"outbox", "broker", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats"},
+		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats"},
 		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),

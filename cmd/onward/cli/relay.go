@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/discard"
+	"github.com/onwardhq/onward/broker/jsonl"
 	"github.com/onwardhq/onward/broker/nats"
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
 	"github.com/onwardhq/onward/outbox"
@@ -65,6 +67,9 @@ func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (fail
 		if !s.Enabled {
 			continue
 		}
+		if jsonLines && s.URL == "jsonl:" {
+			return errBothOnOut
+		}
 		publisher, err := openPublisher(s)
 		if err != nil {
 			return fmt.Errorf("sink %s: %w", s.Name, err)
@@ -108,6 +113,11 @@ func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (fail
 	}
 	log.Info("relay ends", "relay", r.Name())
 	return nil
+}
+
+var errBothOnOut = &outbox.Error{
+	Code: outbox.ErrConfigInvalid.Code, Op: "relay --json", Detail: "a sink writes its messages to standard output as well",
+	Hint: "leave out --json, or name a file: jsonl:/path/file.jsonl",
 }
 
 // onlySinks leaves the sinks of these names; none: all of them.
@@ -159,6 +169,17 @@ func migrateFirst(ctx context.Context, log *slog.Logger, b backend) error {
 
 // openPublisher makes the publisher of a sink; it connects in the background.
 func openPublisher(s config.Sink) (broker.Publisher, error) {
+	switch s.Scheme() {
+	case "jsonl":
+		c, err := jsonl.ParseURL(s.URL)
+		if err != nil {
+			return nil, err
+		}
+		c.Sync, c.RotateBytes = s.JSONL.Sync, int64(s.JSONL.RotateBytes)
+		return jsonl.NewPublisher(c)
+	case "discard":
+		return discard.NewPublisher(), nil
+	}
 	return nats.Dial(s.URL, nats.Options{Name: "onward " + s.Name}, natsConfig(s))
 }
 

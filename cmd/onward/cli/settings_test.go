@@ -31,6 +31,8 @@ var others = map[string]string{
 	"sinks[].name":               "seven",
 	"sinks[].url":                "=TestRelayPublishesUntilItIsStopped",
 	"sinks[].nats.stream":        "SEVEN",
+	"sinks[].jsonl.sync":         "=TestTheSchemeOfASinkSaysWhatItIs",
+	"sinks[].jsonl.rotate_bytes": "=TestTheSchemeOfASinkSaysWhatItIs",
 	"sinks[].topics":             "seven.>",
 	"sinks[].exclude":            "seven",
 	"sinks[].start":              "latest",

@@ -9,13 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onwardhq/onward/broker/discard"
+	"github.com/onwardhq/onward/broker/jsonl"
 	"github.com/onwardhq/onward/outbox"
 )
 
 // The URL schemes that this program knows.
 var (
 	DatabaseSchemes = []string{"postgres", "postgresql", "sqlite"}
-	SinkSchemes     = []string{"nats"}
+	SinkSchemes     = []string{"nats", "jsonl", "discard"}
 )
 
 var (
@@ -138,12 +140,18 @@ func (k *checker) sink(path string, s *Sink) {
 	_, err := s.Begin()
 	k.that(err == nil, path+".start", "%q is not one of earliest, latest, or a time like 2026-01-31T00:00:00Z", s.Start)
 	if s.URL != "" {
-		for _, one := range strings.Split(s.URL, ",") {
+		urls := []string{s.URL}
+		if s.Scheme() == "nats" {
+			urls = strings.Split(s.URL, ",")
+		}
+		for _, one := range urls {
 			k.url(path+".url", strings.TrimSpace(one), SinkSchemes)
 		}
 	}
-	k.that(s.NATS.Stream != "" || s.URL == "" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
+	k.that(s.NATS.Stream != "" || s.Scheme() != "nats" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
 	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
+	k.that(s.NoDuplicates != "compare" || s.Scheme() == "nats" || s.URL == "", path+".no_duplicates", "%q is for nats: %s.url is another broker's", s.NoDuplicates, path)
+	k.that(s.JSONL.RotateBytes == 0 || s.JSONL.RotateBytes >= 1024, path+".jsonl.rotate_bytes", "is %v, the least is 1KiB; 0: never", s.JSONL.RotateBytes)
 	atLeast(k, path+".window.messages", s.Window.Messages, 1)
 	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)
 	k.that(s.Settle.Every > 0, path+".settle.every", "must be longer than 0")
@@ -181,6 +189,16 @@ func (k *checker) url(path, text string, schemes []string) {
 	scheme, _, ok := strings.Cut(text, ":")
 	k.that(ok, path, "is not a URL: write scheme://host; %s", known)
 	k.that(slices.Contains(schemes, scheme), path, "unknown URL scheme %.20q; %s", scheme, known)
+	switch scheme {
+	case "jsonl":
+		_, err := jsonl.ParseURL(text)
+		k.that(err == nil, path, "%v", err)
+		return
+	case "discard":
+		err := discard.CheckURL(text)
+		k.that(err == nil, path, "%v", err)
+		return
+	}
 	if scheme == "sqlite" {
 		k.that(len(text) > len("sqlite:"), path, "names no file: write sqlite:/var/lib/shop/orders.db")
 		return

@@ -7,6 +7,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/onwardhq/onward/outbox"
@@ -49,8 +50,9 @@ type Relay struct {
 // Sink is a destination.
 type Sink struct {
 	Name            string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
-	URL             string        `key:"url" secret:"true" note:"the broker, nats://user:password@host:4222; several with commas"`
+	URL             string        `key:"url" secret:"true" note:"nats://user:password@host:4222 (several with commas), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
 	NATS            NATS          `key:"nats"`
+	JSONL           JSONL         `key:"jsonl"`
 	Topics          Words         `key:"topics" note:"topics that it takes: words with dots between, * is one word, > at the end the rest; default: every topic"`
 	Exclude         Words         `key:"exclude" note:"topics that it does not take all the same"`
 	Start           string        `key:"start" default:"earliest" note:"where a new sink begins: earliest, latest, or a time like 2026-01-31T00:00:00Z; used once"`
@@ -67,7 +69,13 @@ type Sink struct {
 
 // NATS is what only JetStream needs.
 type NATS struct {
-	Stream string `key:"stream" note:"required: the stream that takes the messages"`
+	Stream string `key:"stream" note:"required by nats: the stream that takes the messages"`
+}
+
+// JSONL is what only a file of lines needs.
+type JSONL struct {
+	Sync        bool     `key:"sync" default:"false" note:"a message is taken once its line is on the disk"`
+	RotateBytes ByteSize `key:"rotate_bytes" default:"0" note:"a file that is larger is left, and the next one begun; 0: never"`
 }
 
 // Window bounds what is published and not yet settled.
@@ -137,4 +145,10 @@ func (s *Sink) Selection() outbox.Selection {
 		return all
 	}
 	return outbox.Selection{Topics: patterns(s.Topics), Exclude: patterns(s.Exclude)}
+}
+
+// Scheme is what the URL begins with: which broker it is.
+func (s *Sink) Scheme() string {
+	scheme, _, _ := strings.Cut(s.URL, ":")
+	return scheme
 }
