@@ -118,6 +118,12 @@ func oneTakesOver(s *suite) {
 		victims = append(victims, v)
 	}
 	relays := []*relay{s.join(s.long()), s.join(s.long()), s.join(s.long())}
+	s.until("those who held nothing are taken over as well", func() bool {
+		relays[0].renew()
+		all, err := s.Admin.Relays(s.ctx)
+		s.ok(err, "relays")
+		return len(all) == len(relays)
+	})
 	s.even(relays...)
 	s.want("partitions with an owner", len(s.owners(relays...)), s.partitions)
 	seen := map[string]int{}
