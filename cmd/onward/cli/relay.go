@@ -23,6 +23,7 @@ import (
 	"github.com/onwardhq/onward/relay/core"
 	"github.com/onwardhq/onward/store"
 	"github.com/onwardhq/onward/store/postgres"
+	"github.com/onwardhq/onward/store/sqlite"
 )
 
 func newRelay(a *app) *cobra.Command {
@@ -142,11 +143,14 @@ func onlySinks(c *config.Config, names []string) error {
 
 // waitForStore opens the store once the database is there, after migrating it where the configuration says so.
 func waitForStore(ctx context.Context, log *slog.Logger, d config.Database) (b backend, s store.Store, err error) {
+	var waited, there time.Time // since when the database was waited for, and was there
 	err = waitForDatabase(ctx, log, func(ctx context.Context) (err error) {
 		if b == nil {
 			if b, err = openBackend(context.WithoutCancel(ctx), d, d.AutoMigrate); err != nil {
+				waited = time.Now()
 				return err
 			}
+			there = time.Now()
 		}
 		if d.AutoMigrate {
 			if err := migrateFirst(ctx, log, b); err != nil {
@@ -154,10 +158,16 @@ func waitForStore(ctx context.Context, log *slog.Logger, d config.Database) (b b
 			}
 		}
 		s, err = b.open(ctx, log)
+		if errors.Is(err, store.ErrSchemaMissing) && !waited.IsZero() && time.Since(there) < beingMade {
+			return &outbox.Error{Code: sqlite.ErrUnavailable.Code, Op: "open outbox", Detail: "the file is there, and its tables are not yet", Err: sqlite.ErrUnavailable}
+		}
 		return err
 	})
 	return b, s, migrateHint(err)
 }
+
+// beingMade is how long the tables of a file that was waited for may be on their way: whoever migrates makes the file first.
+const beingMade = 10 * time.Second
 
 func migrateFirst(ctx context.Context, log *slog.Logger, b backend) error {
 	m, err := b.migrator(migration{Report: func(step postgres.Migration) { log.Info("migrate", "step", step.String(), "locks", step.Locks) }})
