@@ -77,7 +77,7 @@ func (s *scene) insertMany(key string, n int) error {
 
 func (s *scene) wantMemoryBelow(relay string, limit int64) {
 	s.t.Helper()
-	limit *= memoryFactor
+	limit *= raceFactor
 	memory, err := s.relays[relay].Memory()
 	if err == nil && memory > limit {
 		s.t.Errorf("the relay uses %d MiB, want less than %d MiB", memory>>20, limit>>20)

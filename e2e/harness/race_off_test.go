@@ -2,4 +2,4 @@
 
 package harness
 
-const memoryFactor = 1
+const raceFactor = 1

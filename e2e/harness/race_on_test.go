@@ -2,5 +2,5 @@
 
 package harness
 
-// The race detector multiplies what a process needs.
-const memoryFactor = 8
+// The race detector multiplies the memory and the time that a process needs.
+const raceFactor = 8

@@ -31,9 +31,9 @@ func (a *asking) moved(what any) {
 }
 
 const (
-	headsEvery  = time.Second           // others requeue and discard
-	headsSoon   = 20 * time.Millisecond // after a settlement that moved heads
-	headsAtOnce = 512                   // most due heads of one question
+	headsEvery  = 500 * time.Millisecond // others requeue and discard: seen and acted on within a second
+	headsSoon   = 20 * time.Millisecond  // after a settlement that moved heads
+	headsAtOnce = 512                    // most due heads of one question
 )
 
 // readable reports whether a read is wanted at all.
