@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,6 +158,7 @@ func (f *feed) describe() string {
 	r, usual := f.rules.Filled(), core.Rules{}.Filled()
 	say("topics", list(f.sink.Topics), "")
 	say("exclude", list(f.sink.Exclude), "")
+	say("wakeup", cmp.Or(f.relay.config.Wakeup, WakeupAuto), WakeupAuto)
 	say("window.messages", r.Messages, usual.Messages)
 	say("window.bytes", r.Bytes, usual.Bytes)
 	say("settle.every", r.SettleEvery, usual.SettleEvery)

@@ -37,6 +37,10 @@ type Config struct {
 	Heartbeat time.Duration // how often the lease is renewed; 0: 3s, or a fifth of Lease; at most a third of it
 	PollMin   time.Duration // an idle relay polls first this often; 0: 2ms
 	PollMax   time.Duration // and in the end this often; 0: 100ms
+	// Wakeup is WakeupAuto (default) or WakeupOff. With auto an idle relay polls once a second while its store promises to say when
+	// something is committed, and writers pay for that with a NOTIFY when the relay sleeps. PostgreSQL refuses to prepare a
+	// transaction for two-phase commit that has notified: where services do that, every relay of the outbox needs off.
+	Wakeup string
 	// ShutdownGrace is how long Run waits, after its context ended, for what is in flight; 0: 30s.
 	ShutdownGrace time.Duration
 	Page          int // most messages of one read; 0: 2048
@@ -116,7 +120,8 @@ type Relay struct {
 	database trouble // before the sinks are served; each feed has its own
 
 	mu       sync.Mutex
-	id       outbox.ID // of the registration that all sinks share
+	id       outbox.ID              // of the registration that all sinks share
+	woken    map[chan struct{}]bool // by Wake
 	observed sync.Mutex
 }
 
@@ -126,7 +131,7 @@ func New(c Config) (*Relay, error) {
 		return nil, err
 	}
 	c.fill()
-	r := &Relay{config: c, log: c.Logger.With("relay", c.Name)}
+	r := &Relay{config: c, log: c.Logger.With("relay", c.Name), woken: map[chan struct{}]bool{}}
 	r.database = newTrouble(r.log)
 	return r, nil
 }
@@ -136,6 +141,7 @@ func (c *Config) fill() {
 	def(&c.Heartbeat, min(3*time.Second, c.Lease/5))
 	def(&c.PollMin, 2*time.Millisecond)
 	def(&c.PollMax, max(c.PollMin, 100*time.Millisecond))
+	def(&c.Wakeup, WakeupAuto)
 	def(&c.ShutdownGrace, 30*time.Second)
 	def(&c.Page, 2048)
 	def(&c.PageBytes, 16<<20)

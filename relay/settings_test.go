@@ -63,6 +63,14 @@ var settings = []setting{
 		between[int64](595, 620), between[int64](60, 75),
 	},
 	{
+		"Wakeup", func(c *relay.Config) { c.Wakeup = relay.WakeupOff },
+		func(s *stage, c relay.Config) int64 {
+			c.Store = s.waking().Store
+			return s.minute(c, func() int { return len(s.reads.all()) })
+		},
+		between[int64](60, 80), between[int64](595, 620),
+	},
+	{
 		"ShutdownGrace", func(c *relay.Config) { c.ShutdownGrace = time.Minute },
 		func(s *stage, c relay.Config) int64 {
 			s.fail(membroker.Fault{Stall: true}, "")

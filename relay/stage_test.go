@@ -121,6 +121,31 @@ func (w watchedSession) Read(ctx context.Context, room store.Room) (store.Page, 
 	return p, err
 }
 
+// wakingStore is a watchedStore whose sessions hear of commits, as those of the database do; the others show how a relay polls.
+type wakingStore struct{ watchedStore }
+
+type wakingSession struct {
+	watchedSession
+	store.Waker
+}
+
+func (w wakingStore) Join(ctx context.Context, r store.Relay, k store.Sink) (store.Session, error) {
+	session, err := w.watchedStore.Join(ctx, r, k)
+	if err != nil {
+		return nil, err
+	}
+	watched, _ := session.(watchedSession)
+	waker, _ := watched.Session.(store.Waker)
+	return wakingSession{watched, waker}, nil
+}
+
+// waking is the stage's configuration with hints.
+func (s *stage) waking() relay.Config {
+	c := s.config()
+	c.Store = wakingStore{watchedStore{s.db.Open(nil), s}}
+	return c
+}
+
 func (w watchedSession) Settle(ctx context.Context, m store.Settlement) (store.Settled, error) {
 	w.s.settles.note(w.s, 1)
 	return w.Session.Settle(ctx, m)

@@ -19,6 +19,7 @@ import (
 //	settle  Session.Settle
 //	parked  Session.Heads and Session.Followers
 //	lease   Session.Renew and Session.GiveBack
+//	wake    Waker.Wait, where the session has it
 //	call    Publisher.Publish and Publisher.Check, one goroutine for each call
 type turn struct {
 	feed    *feed
@@ -32,6 +33,7 @@ type turn struct {
 	givebacks chan core.GiveBack
 	events    chan core.Event
 	leases    chan core.Event // unbuffered: a worker that does not turn is not renewed
+	wakes     chan struct{}   // somebody says that there may be something to read
 	answers   answers
 	pipeline  pipeline
 	timer     *time.Timer
@@ -53,8 +55,11 @@ type turn struct {
 }
 
 func (f *feed) newTurn(session store.Session) *turn {
+	rules := f.rules
+	_, isWaker := session.(store.Waker)
+	rules.Hints = isWaker && f.relay.config.Wakeup != WakeupOff
 	t := &turn{
-		feed: f, session: session, machine: core.New(f.rules), start: time.Now(),
+		feed: f, session: session, machine: core.New(rules), start: time.Now(), wakes: make(chan struct{}, 1),
 		reads: make(chan core.Read, 1), settles: make(chan core.Settle, 1), asks: make(chan core.Effect, 2),
 		givebacks: make(chan core.GiveBack, 1), quit: make(chan struct{}), events: make(chan core.Event, 16), leases: make(chan core.Event),
 		owned: map[int]int64{}, rounded: time.Now(),
@@ -68,7 +73,12 @@ func (f *feed) newTurn(session store.Session) *turn {
 func (t *turn) run(ctx context.Context) error {
 	io, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var workers sync.WaitGroup
-	for _, work := range []func(context.Context){t.read, t.settle, t.parked, t.lease} {
+	work := []func(context.Context){t.read, t.settle, t.parked, t.lease}
+	if t.machine.Hints() {
+		work = append(work, t.wake)
+	}
+	defer t.feed.relay.wakes(t.wakes)()
+	for _, work := range work {
 		workers.Add(1)
 		go func() { defer workers.Done(); work(io) }()
 	}
@@ -95,6 +105,8 @@ func (t *turn) run(ctx context.Context) error {
 		case e := <-t.leases:
 			events = append(events, e)
 		case <-t.answers.ready:
+		case <-t.wakes:
+			events = append(events, core.Woken{})
 		case <-t.timer.C:
 			events = append(events, core.Tick{})
 		case <-second.C:
@@ -208,6 +220,14 @@ func (t *turn) read(io context.Context) {
 		page, err := t.session.Read(io, e.Room)
 		t.tell(io, t.events, core.ReadDone{Page: page, Err: err})
 	})
+}
+
+// wake passes on that messages were committed.
+func (t *turn) wake(io context.Context) {
+	w, _ := t.session.(store.Waker)
+	for w.Wait(io) == nil {
+		nudge(t.wakes)
+	}
 }
 
 func (t *turn) settle(io context.Context) {

@@ -131,6 +131,14 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Waker is a Session that hears when messages are committed. Hints speed a relay up and nothing more: one may be lost, come
+// twice, or be of messages that the session does not read. Readers poll as well.
+type Waker interface {
+	// Wait returns nil at the next hint; one that came since the last call counts. It ends with ctx's error, and with ErrFenced
+	// when the session is over. A session whose Wait was never called need not promise hints.
+	Wait(ctx context.Context) error
+}
+
 // Owned is a partition that a session holds, with the number of its owner: grows with each.
 type Owned struct {
 	Partition int
@@ -175,6 +183,8 @@ type Page struct {
 	No    uint64 // of the read within the session, from 1, growing
 	Parts []Part // those with records
 	More  bool   // there may be more at once; false: everything visible was read
+	// Awaited is how long there will be a hint (Waker) for what is committed; 0: none is promised.
+	Awaited time.Duration
 }
 
 // Room bounds what is read. A message that is larger than Bytes comes alone.
@@ -182,6 +192,8 @@ type Room struct {
 	Partitions []int // whose fresh messages are wanted
 	Messages   int
 	Bytes      int // of payloads
+	// Await asks for a hint, once, when something is committed that this read may not have seen. Only of a Waker.
+	Await bool
 }
 
 // Reason says why a message is parked.

@@ -37,6 +37,7 @@ type Rules struct {
 	PublishTimeout time.Duration // 0: 10s
 	PollMin        time.Duration // 0: 2ms
 	PollMax        time.Duration // 0: 100ms
+	Hints          bool          // the session says when there is something to read, where it is asked to
 	LeaseMargin    time.Duration // nothing is published in the last part of a lease; 0: 1s
 	Retry          Retry
 	Breaker        Breaker
@@ -109,7 +110,7 @@ type (
 	Probed struct{ Err error }
 	// Tick: a timer ran out.
 	Tick struct{}
-	// Woken: somebody says that there is something to read.
+	// Woken: somebody says that there may be something to read. A hint: it may be lost, or lead to nothing.
 	Woken struct{}
 	// Stop: finish what is in flight, settle, and say Stopped.
 	Stop struct{}

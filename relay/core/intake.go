@@ -8,6 +8,7 @@ import (
 
 // reading paces the reads: without pause while there is something, with growing intervals while there is not.
 type reading struct {
+	hints
 	out      bool
 	at       time.Duration
 	interval time.Duration
@@ -57,6 +58,7 @@ func (m *Machine) read() {
 			room.Partitions = append(room.Partitions, p.id)
 		}
 	}
+	room.Await = m.wantsHints()
 	m.reading.out = true
 	m.do(Read{Room: room})
 }
@@ -69,6 +71,7 @@ func (m *Machine) readDone(e ReadDone) {
 		}
 		return
 	}
+	m.promised(e.Page.Awaited)
 	m.pace(m.takePage(&e.Page) || e.Page.More)
 	guards := m.reading.guards
 	m.reading.guards = nil
@@ -79,12 +82,23 @@ func (m *Machine) readDone(e ReadDone) {
 }
 
 func (m *Machine) pace(more bool) {
-	if more {
-		m.reading.at, m.reading.interval = m.now, m.rules.PollMin
-		return
+	r := &m.reading
+	woken := r.heeded
+	r.heeded, r.empty = false, !more
+	switch {
+	case more:
+		m.noteFound(woken)
+		r.at, r.interval = m.now, m.rules.PollMin
+	case r.missed: // a hint that came while the read was out is of what may lie behind it
+		m.heed()
+	case woken:
+		m.misled()
+	default:
+		r.interval = min(r.interval, m.sleepMost())
+		r.at = m.now + r.interval
+		r.interval = min(2*r.interval, m.sleepMost())
 	}
-	m.reading.at = m.now + m.reading.interval
-	m.reading.interval = min(2*m.reading.interval, m.rules.PollMax)
+	r.missed = false
 }
 
 // takePage takes the records of each partition in their order, and the partitions in turn: the first of each, then the second.

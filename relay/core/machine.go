@@ -156,6 +156,9 @@ func (m *Machine) Backlog() (messages, keys int) { return m.waiting, len(m.lanes
 // BreakerOpen reports whether the machine has stopped publishing because the broker takes nothing.
 func (m *Machine) BreakerOpen() bool { return m.breaker.state == breakerOpen }
 
+// Hints reports whether the machine wants to be woken.
+func (m *Machine) Hints() bool { return m.rules.Hints }
+
 func (m *Machine) take(e Event) {
 	switch e := e.(type) {
 	case Leased:
@@ -179,7 +182,7 @@ func (m *Machine) take(e Event) {
 	case Probed:
 		m.breaker.probed(m, e.Err)
 	case Woken:
-		m.reading.at, m.reading.interval = m.now, m.rules.PollMin
+		m.woken()
 	case Stop:
 		m.stop()
 	case Tick:

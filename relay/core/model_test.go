@@ -38,6 +38,7 @@ type world struct {
 	failing map[string]int          // pipeline: failures of a key whose answers are on their way
 	open    map[int64]bool          // what the machine has published, and is not settled
 	window  int                     // the most that this may be
+	awaits  bool                    // a hint was asked for
 
 	// broker
 	first map[outbox.ID]bool
@@ -82,6 +83,7 @@ func (w *world) start() {
 		Messages: w.window, Page: 1 + w.rng.IntN(30), SettleEvery: 20 * time.Millisecond, Pipeline: w.pipeline,
 		PublishTimeout: publishTimeout, Retry: Retry{First: 50 * time.Millisecond, Max: time.Second, Attempts: 3},
 		Breaker: Breaker{First: 50 * time.Millisecond, Max: time.Second}, Rand: w.rng,
+		Hints: w.machine%2 == 0,
 	})
 	w.held = map[int]bool{}
 	for p := range worldParts {
@@ -201,6 +203,7 @@ func (w *world) write(keys int) {
 	if open := w.writing[key]; open != nil {
 		open.committed = true
 		delete(w.writing, key)
+		w.hint()
 		return
 	}
 	w.seq++
@@ -218,6 +221,16 @@ func (w *world) write(keys int) {
 	if w.rng.IntN(2) == 0 {
 		r.committed = true
 		delete(w.writing, key)
+		w.hint()
+	}
+}
+
+// hint tells the machine of a commit where it asked for that, and sometimes where it did not; many hints are lost.
+func (w *world) hint() {
+	if (w.awaits || w.rng.IntN(10) == 0) && w.rng.IntN(2) == 0 {
+		w.stats["hints"]++
+		w.awaits = false
+		w.later(func() Event { return Woken{} })
 	}
 }
 
@@ -336,7 +349,7 @@ func TestTheMachineKeepsItsPromisesInAnUnreliableWorld(t *testing.T) {
 		}
 	}
 	t.Log(total)
-	for _, state := range []string{"crashes", "dead", "requeued", "followers", "parked retry", "parked behind", "duplicates", "given back"} {
+	for _, state := range []string{"crashes", "dead", "requeued", "followers", "parked retry", "parked behind", "duplicates", "given back", "hints", "promises"} {
 		if total[state] == 0 {
 			t.Errorf("no run reached %q", state)
 		}

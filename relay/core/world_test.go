@@ -57,6 +57,10 @@ func (w *world) readPage(room store.Room) Event {
 		}
 	}
 	page.More = left == 0
+	if room.Await && w.rng.IntN(4) > 0 {
+		w.awaits, page.Awaited = true, 2*time.Second
+		w.stats["promises"]++
+	}
 	return ReadDone{Page: page}
 }
 

@@ -38,6 +38,7 @@ type DB struct {
 	state       state
 	incarnation uint64 // of the server: what a session remembers of an older one is void
 	fault       func(Call) Fault
+	asleep      map[*session]time.Time // who is to be told of the next commit, up to then
 }
 
 // state is what the database holds, apart from its open transactions.
@@ -80,7 +81,7 @@ func New(c Config) *DB {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &DB{config: c, incarnation: 1, state: state{
+	return &DB{config: c, incarnation: 1, asleep: map[*session]time.Time{}, state: state{
 		lineage: 1,
 		logs:    make([][]*row, c.Partitions),
 		ids:     map[outbox.ID]*row{},

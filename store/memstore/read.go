@@ -20,6 +20,9 @@ func (s *session) Read(ctx context.Context, room store.Room) (store.Page, error)
 	defer s.db.mu.Unlock()
 	s.page++
 	page := store.Page{No: s.page}
+	if room.Await {
+		page.Awaited = s.await(c)
+	}
 	owned := s.owned(c)
 	if len(owned) == 0 {
 		return page, nil

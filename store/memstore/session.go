@@ -151,6 +151,8 @@ type session struct {
 	turn        int     // which partition is served first
 	counts      []int   // scratch of Read
 	inRoom      []bool  // scratch of Read
+	hints       chan struct{}
+	ended       chan struct{} // closed when the session is over
 }
 
 var _ store.Session = (*session)(nil)
@@ -164,6 +166,7 @@ func newSession(s *Store, r store.Relay, as store.Sink, beaten time.Time) *sessi
 	}
 	return &session{
 		store: s, db: s.db, relay: r, sink: as.Name, selection: as.Selection, beaten: beaten, incarnation: s.db.incarnation,
+		hints: make(chan struct{}, 1), ended: make(chan struct{}),
 		counts: make([]int, s.db.config.Partitions), inRoom: make([]bool, s.db.config.Partitions),
 	}
 }
@@ -201,7 +204,7 @@ func (s *session) usable(c call, op Op) error {
 		return refused(store.ErrReload, op)
 	}
 	if c.relay == nil || c.sink == nil || c.sink.cursors[s.relay.ID] == nil {
-		s.over = true
+		s.finish()
 		return refused(store.ErrFenced, op)
 	}
 	if !s.void && s.no != c.sink.cursors[s.relay.ID].no {
@@ -211,6 +214,15 @@ func (s *session) usable(c call, op Op) error {
 		}
 	}
 	return nil
+}
+
+// finish ends the session for good.
+func (s *session) finish() {
+	if !s.over {
+		s.over = true
+		delete(s.db.asleep, s)
+		close(s.ended)
+	}
 }
 
 func refused(sentinel *outbox.Error, op Op) error {
@@ -318,7 +330,7 @@ func (s *session) Close(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.over = true
+	s.finish()
 	s.db.leave(c.relay, c.sink, s.void && s.db.config.Coarse, c.now)
 	c.relay.sinks = slices.DeleteFunc(c.relay.sinks, func(name string) bool { return name == s.sink })
 	delete(c.relay.settings, s.sink)

@@ -57,6 +57,9 @@ func (tx *Tx) Commit() error {
 	for _, r := range tx.rows {
 		tx.db.state.publish(r)
 	}
+	if len(tx.rows) > 0 {
+		tx.db.wake()
+	}
 	if fault.Lost {
 		return cmp.Or(fault.Err, errCommitLost)
 	}

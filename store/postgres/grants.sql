@@ -17,9 +17,10 @@ GRANT SELECT (id, partition_id, seq, txid) ON outbox_messages TO onward_producer
 GRANT SELECT, INSERT, UPDATE ON outbox_keys TO onward_producer;
 GRANT EXECUTE ON FUNCTION outbox_written(uuid[]) TO onward_producer;
 
--- A relay reads the log and never writes it. UPDATE on the sequence and on outbox_meta: a rebase sets both.
+-- A relay reads the log and never writes it. UPDATE on its sequence and on outbox_meta: a rebase sets both. In outbox_asleep a
+-- relay that sleeps leaves its mark.
 GRANT SELECT ON outbox_messages, outbox_meta, outbox_audit TO onward_relay;
-GRANT SELECT, UPDATE ON SEQUENCE outbox_messages_seq_seq TO onward_relay;
+GRANT SELECT, UPDATE ON SEQUENCE outbox_messages_seq_seq, outbox_asleep TO onward_relay;
 GRANT UPDATE ON outbox_meta TO onward_relay;
 GRANT INSERT ON outbox_audit TO onward_relay;
 GRANT SELECT, INSERT, UPDATE ON outbox_sinks, outbox_partitions TO onward_relay;
@@ -30,6 +31,6 @@ GRANT EXECUTE ON FUNCTION outbox_lock_lines(text, int[]), outbox_promote(text, i
 -- People change nothing but through these functions, which audit.
 GRANT SELECT ON outbox_messages, outbox_meta, outbox_sinks, outbox_relays, outbox_partitions, outbox_cursors, outbox_parked,
     outbox_dead, outbox_attempts, outbox_positions, outbox_audit, outbox_keys, outbox_incarnation TO onward_admin, onward_viewer;
-GRANT SELECT ON SEQUENCE outbox_messages_seq_seq TO onward_admin, onward_viewer;
+GRANT SELECT ON SEQUENCE outbox_messages_seq_seq, outbox_asleep TO onward_admin, onward_viewer;
 GRANT EXECUTE ON FUNCTION outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text),
     outbox_remove_sink(text, text, text) TO onward_admin;

@@ -160,7 +160,9 @@ func (w *writing) inTx(ctx context.Context, part bool, t transaction) (err error
 		return err
 	}
 	err = t.commit(ctx)
-	kept = err == nil
+	if kept = err == nil; kept && !part && w.committed != nil {
+		w.committed()
+	}
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,6 +27,7 @@ func (s *Session) Read(ctx context.Context, room store.Room) (store.Page, error)
 	}
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	var awaited time.Duration
 	for {
 		s.mu.Lock()
 		l := s.ledger
@@ -38,7 +40,11 @@ func (s *Session) Read(ctx context.Context, room store.Room) (store.Page, error)
 		if err != nil {
 			return store.Page{}, s.fail(op, "nothing was read", err)
 		}
+		if found.marked {
+			awaited, room.Await = awaits, false
+		}
 		page, again, err := s.record(op, l, r, found)
+		page.Awaited = awaited
 		if err != nil || !again {
 			return page, err
 		}
@@ -55,8 +61,23 @@ func (s *Session) find(ctx context.Context, r *request, room store.Room) (*found
 	f := newFound(r, room.Bytes, s.takes != "" || s.leaves != "")
 	f.page = s.member.Page
 	name, args := s.question(r, room)
-	err := s.trip(ctx, false, name, args, f.scan)
-	return f, err
+	if room.Await && s.store.listener.listens() {
+		return f, s.markAnd(ctx, name, args, f)
+	}
+	return f, s.trip(ctx, false, name, args, f.scan)
+}
+
+// markAnd asks writers to notify, and reads then: what is committed behind the read finds the mark.
+func (s *Session) markAnd(ctx context.Context, name string, args []any, f *found) error {
+	return s.store.trip(ctx, "", func(b *pgx.Batch) {
+		b.Queue(s.sql["mark"], awaits.Milliseconds())
+		b.Queue(s.sql[name], args...)
+	}, func(r pgx.BatchResults) error {
+		if err := r.QueryRow().Scan(&f.marked, nil); err != nil {
+			return err
+		}
+		return nextRows(r, f.scan)
+	})
 }
 
 // draw lists the transactions of a late pass.
@@ -123,6 +144,7 @@ func (s *Session) record(op string, l *ledger, r *request, f *found) (page store
 type found struct {
 	answer
 	token   string
+	marked  bool // writers were asked to notify
 	r       *request
 	bytes   int // most of fresh payloads
 	page    int

@@ -22,6 +22,8 @@ type Session struct {
 	takes  string // what the sink takes, and leaves: regular expressions; empty: everything, and nothing
 	leaves string
 	sql    map[string]string
+	hints  chan struct{} // one at most
+	ended  chan struct{} // closed when it is over
 
 	reading  sync.Mutex // reads go one after the other
 	settling sync.Mutex // held by whatever replaces the cursor row, or takes it as the base of a new memory
@@ -50,7 +52,7 @@ const (
 
 var sessionNames = []string{
 	"read_shares", "read_window", "read_page", "draw", "settle", "settle_verdicts", "lock_lines",
-	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired",
+	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired", "mark",
 }
 
 func newSession(s *Store, m *member, sink store.Sink) *Session {
@@ -62,6 +64,7 @@ func newSession(s *Store, m *member, sink store.Sink) *Session {
 	}
 	c := &Session{
 		store: s, member: m, sink: sink.Name, takes: expression(sink.Topics), leaves: expression(sink.Exclude), sql: make(map[string]string),
+		hints: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	for _, name := range sessionNames {
 		c.sql[name] = sessionStatement(s.names, name, m.Page)
@@ -97,8 +100,12 @@ func (s *Session) fail(op, detail string, cause error) error {
 // end fences the session for good. last: its relay has no other one.
 func (s *Session) end() (last bool) {
 	s.mu.Lock()
-	s.over = true
+	if !s.over {
+		s.over = true
+		close(s.ended)
+	}
 	s.mu.Unlock()
+	s.store.listener.remove(s)
 	s.store.mu.Lock()
 	known := s.store.sessions[s]
 	delete(s.store.sessions, s)
@@ -182,17 +189,22 @@ func (s *Session) trip(ctx context.Context, locks bool, name string, args []any,
 		as = s.member.application
 	}
 	return s.store.trip(ctx, as, func(b *pgx.Batch) { b.Queue(s.sql[name], args...) }, func(r pgx.BatchResults) error {
-		rows, err := r.Query()
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		if err := read(rows); err != nil {
-			return err
-		}
-		rows.Close()
-		return rows.Err()
+		return nextRows(r, read)
 	})
+}
+
+// nextRows reads the rows of a statement.
+func nextRows(r pgx.BatchResults, read func(pgx.Rows) error) error {
+	rows, err := r.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if err := read(rows); err != nil {
+		return err
+	}
+	rows.Close()
+	return rows.Err()
 }
 
 // one reads the only row of an answer.
@@ -218,6 +230,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if err := s.usable(op); errors.Is(err, store.ErrFenced) {
 		return err
 	}
+	defer s.store.listener.left()
 	defer s.end()
 	if err := s.usable(op); err != nil { // void: the take-over gives back from the durable cursors
 		if err := s.reload(ctx); err != nil {

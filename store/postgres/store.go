@@ -23,6 +23,9 @@ type Config struct {
 	Schema      string       // default public
 	TablePrefix string       // default outbox_
 	Logger      *slog.Logger // of a Store: take-overs, server deaths; nil: silent
+	// ListenURL is how a Store connects to hear that messages were committed; empty: by a connection of the pool. Where the pool leads
+	// through a pooler (pgbouncer) that does not pass notifications on, name a direct way to the same database.
+	ListenURL string
 }
 
 // Store is the relay's view of an outbox on PostgreSQL 14 or later: a store.Store. Safe for concurrent use.
@@ -34,6 +37,8 @@ type Store struct {
 	pool  *pgxpool.Pool
 	names names
 	log   *slog.Logger
+
+	listener *listener
 
 	mu       sync.Mutex
 	members  map[outbox.ID]*member // the registrations of this Store's relays
@@ -47,9 +52,10 @@ const oldestServer = 140000
 
 // Open returns the outbox of the configuration after it has checked that it can be used. It changes nothing in the
 // database; the pool stays the caller's. It needs a connection for a read, one for a settle, and two for leases and
-// parked messages: a pool of 4 or more.
+// parked messages: a pool of 4 or more. While relays run, one more connection, which does not count against the pool's limit,
+// hears that messages were committed.
 //
-// Errors: outbox.ErrIdentifierInvalid, and those of Info.
+// Errors: outbox.ErrIdentifierInvalid, outbox.ErrConfigInvalid, and those of Info.
 func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
 	n, err := newNames(c.Schema, c.TablePrefix)
 	if err != nil {
@@ -58,6 +64,9 @@ func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
 	s := &Store{pool: pool, names: n, log: c.Logger, members: make(map[outbox.ID]*member), sessions: make(map[*Session]bool)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.listener, err = newListener(s, c.ListenURL); err != nil {
+		return nil, err
 	}
 	if _, err := s.Info(ctx); err != nil {
 		return nil, err
@@ -155,6 +164,7 @@ func (s *Store) Close() error {
 	for session := range open {
 		session.end()
 	}
+	s.listener.left()
 	return nil
 }
 

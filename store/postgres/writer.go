@@ -24,6 +24,9 @@ type WriterConfig struct {
 	// write such messages of the same key wait for each other, to their end. A write locks its keys in order; several
 	// writes in one transaction should go by keys in order as well, or PostgreSQL ends one of two that wait in a ring.
 	Serialize []outbox.Pattern
+	// Committed is called after each commit of InTx, not after that of an inner one; relay.Relay.Wake, where a relay runs in this process.
+	// It must not wait. Nil: nothing.
+	Committed func()
 }
 
 // Writer writes messages in a transaction of pgx. It keeps no state between calls, asks for no connection of its own, and

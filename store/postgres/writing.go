@@ -16,6 +16,7 @@ type writing struct {
 	serialize []outbox.Pattern
 	names     names
 	fault     error // of the configuration
+	committed func()
 	many      form
 	sql       map[string]string // by file name; those with a source by file and source: insert/source_one
 }
@@ -44,7 +45,7 @@ func newWriting(c WriterConfig, many form) *writing {
 	for _, p := range c.Serialize {
 		faults = append(faults, p.Validate())
 	}
-	w := &writing{rules: c.Rules, ignore: c.IgnoreDuplicates, serialize: c.Serialize, names: n, many: many, sql: map[string]string{}}
+	w := &writing{rules: c.Rules, ignore: c.IgnoreDuplicates, serialize: c.Serialize, committed: c.Committed, names: n, many: many, sql: map[string]string{}}
 	if w.fault = errors.Join(faults...); w.fault != nil {
 		return w
 	}

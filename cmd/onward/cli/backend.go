@@ -67,7 +67,7 @@ func (b serverBackend) close()        { b.pool.Close() }
 func (b serverBackend) place() string { return b.d.Schema + "." + b.d.TablePrefix }
 
 func (b serverBackend) open(ctx context.Context, log *slog.Logger) (store.Store, error) {
-	s, err := postgres.Open(ctx, b.pool, postgres.Config{Schema: b.d.Schema, TablePrefix: b.d.TablePrefix, Logger: log})
+	s, err := postgres.Open(ctx, b.pool, postgres.Config{Schema: b.d.Schema, TablePrefix: b.d.TablePrefix, Logger: log, ListenURL: b.d.ListenURL})
 	if err != nil {
 		return nil, err
 	}

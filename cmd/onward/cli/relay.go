@@ -207,7 +207,7 @@ func closePublisher(p broker.Publisher, grace time.Duration) error {
 func relayConfig(c *config.Config) relay.Config {
 	rc := relay.Config{
 		Name: c.Relay.Name, Lease: c.Relay.Lease, Heartbeat: c.Relay.Heartbeat, PollMin: c.Relay.PollMin, PollMax: c.Relay.PollMax,
-		ShutdownGrace: c.Relay.ShutdownGrace, Page: c.Relay.Page, PageBytes: int(c.Relay.PageBytes), Version: version().Version,
+		Wakeup: c.Relay.Wakeup, ShutdownGrace: c.Relay.ShutdownGrace, Page: c.Relay.Page, PageBytes: int(c.Relay.PageBytes), Version: version().Version,
 	}
 	for _, s := range c.Sinks {
 		sink := relay.Sink{

@@ -16,6 +16,7 @@ import (
 var others = map[string]string{
 	"database.url":               "postgres://u@other:5433/y",
 	"database.schema":            "=TestRelayPublishesUntilItIsStopped",
+	"database.listen_url":        "=TestRelayHearsByTheListenURL",
 	"database.table_prefix":      "=TestRelayPublishesUntilItIsStopped",
 	"database.auto_migrate":      "=TestRelayMigratesWhereItIsTold",
 	"database.max_connections":   "5",
@@ -27,6 +28,7 @@ var others = map[string]string{
 	"relay.page_bytes":           "7MiB",
 	"relay.poll_min":             "7ms",
 	"relay.poll_max":             "700ms",
+	"relay.wakeup":               "off",
 	"relay.shutdown_grace":       "7s",
 	"sinks[].name":               "seven",
 	"sinks[].url":                "=TestRelayPublishesUntilItIsStopped",

@@ -24,6 +24,15 @@ INSERT INTO outbox_meta (name, value) VALUES
 -- One number after the other: with a cache, a session would hand out old numbers later, and reorder its keys.
 CREATE SEQUENCE outbox_messages_seq_seq AS bigint CACHE 1;
 
+-- The mark of a relay that sleeps and wants to be told of the next commit (see outbox_wake). A sequence, because a mark must leave no
+-- dead row, lock nobody, and be seen at once. Unlogged where PostgreSQL can (15 on), so that a mark is not a write for the log.
+CREATE SEQUENCE outbox_asleep AS bigint MINVALUE 0 START 0 CACHE 1;
+DO $$ BEGIN
+    IF current_setting('server_version_num')::int >= 150000 THEN
+        EXECUTE 'ALTER SEQUENCE outbox_asleep SET UNLOGGED';
+    END IF;
+END $$;
+
 -- The log. Rows are inserted once and never updated; retention deletes old ones. Transaction and number are set by a
 -- trigger, whatever the producer sends.
 CREATE TABLE outbox_messages (
@@ -58,6 +67,7 @@ CREATE TABLE outbox_messages (
     CONSTRAINT :outbox_messages_pkey PRIMARY KEY (partition_id, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.01);
 ALTER SEQUENCE outbox_messages_seq_seq OWNED BY outbox_messages.seq;
+ALTER SEQUENCE outbox_asleep OWNED BY outbox_messages.seq;
 CREATE INDEX :outbox_messages_txid_seq ON outbox_messages (txid, seq);
 CREATE UNIQUE INDEX :outbox_messages_id ON outbox_messages (id);
 

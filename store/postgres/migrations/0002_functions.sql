@@ -46,6 +46,30 @@ BEGIN
 END $$;
 CREATE TRIGGER :outbox_stamp BEFORE INSERT ON outbox_messages FOR EACH ROW EXECUTE FUNCTION outbox_stamp();
 
+-- Tells relays that sleep that there will be something to read once this transaction is committed. NOTIFY takes a lock on the whole
+-- database while its transaction commits, so that it must be rare: the mark in outbox_asleep says up to when a relay wants it (bits
+-- 16 and up, in milliseconds of the database's clock; it runs out with a relay that has died), how long before that the next one may
+-- come (bits 4 to 15), and how many have come (bits 0 to 3). The first writer that sees a mark notifies, the next one may 5 ms later,
+-- then 10, 20, ...: the first may be rolled back. Marks and their changes are in no transaction.
+--
+-- Nothing in it may fail the transaction that writes: there is no exception block, which would cost a subtransaction, and it is
+-- silent while the server's queue of notifications, of which some listener does not take its own, is more than half full.
+CREATE FUNCTION outbox_wake() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    mark bigint := pg_sequence_last_value('outbox_asleep');
+    ends bigint := mark >> 16;
+    now  bigint;
+BEGIN
+    now := date_part('epoch', clock_timestamp()) * 1000;
+    IF now < ends AND now >= ends - ((mark >> 4) & 4095) AND pg_notification_queue_usage() < 0.5 THEN
+        PERFORM setval('outbox_asleep',
+            (ends << 16) | (greatest(ends - now - (5 << (mark & 15)::int), 0) << 4) | least((mark & 15) + 1, 12));
+        PERFORM pg_notify(':outbox_wake', TG_TABLE_SCHEMA);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER :outbox_wake AFTER INSERT ON outbox_messages FOR EACH STATEMENT EXECUTE FUNCTION outbox_wake();
+
 CREATE FUNCTION outbox_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE feature_not_supported USING MESSAGE = format('%s of %I.%I is refused', TG_OP, TG_TABLE_SCHEMA, TG_TABLE_NAME),

@@ -91,6 +91,10 @@ func (k *checker) database() {
 	if d.URL != "" {
 		k.url("database.url", d.URL, DatabaseSchemes)
 	}
+	if d.ListenURL != "" {
+		k.url("database.listen_url", d.ListenURL, []string{"postgres", "postgresql"})
+		k.that(!strings.HasPrefix(d.URL, "sqlite:"), "database.listen_url", "is for PostgreSQL: database.url names a file")
+	}
 	const rule = "%q is not an identifier: use lower-case letters, digits and underscores, at most 31"
 	k.that(identifier.MatchString(d.Schema), "database.schema", rule, d.Schema)
 	k.that(identifier.MatchString(d.TablePrefix), "database.table_prefix", rule, d.TablePrefix)
@@ -108,6 +112,7 @@ func (k *checker) relay() {
 	atLeast(k, "relay.page_bytes", r.PageBytes, 1)
 	k.that(r.PollMin > 0, "relay.poll_min", "must be longer than 0")
 	k.that(r.PollMin <= r.PollMax, "relay.poll_max", "is %v, which is less than relay.poll_min (%v)", r.PollMax, r.PollMin)
+	k.oneOf("relay.wakeup", r.Wakeup, "auto", "off")
 	k.that(r.ShutdownGrace > 0, "relay.shutdown_grace", "must be longer than 0")
 }
 

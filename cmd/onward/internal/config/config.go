@@ -28,6 +28,7 @@ type Config struct {
 // Database is where the outbox is.
 type Database struct {
 	URL              string        `key:"url" secret:"true" note:"where the outbox is: postgres://user:password@host:5432/database, or sqlite:/path/file.db"`
+	ListenURL        string        `key:"listen_url" secret:"true" note:"a direct way to the same database, to hear that messages were committed, where url goes through a pooler; default: url"`
 	Schema           string        `key:"schema" default:"public" note:"schema of the outbox's tables"`
 	TablePrefix      string        `key:"table_prefix" default:"outbox_" note:"what their names begin with"`
 	AutoMigrate      bool          `key:"auto_migrate" default:"false" note:"create or update the tables when a relay starts"`
@@ -43,7 +44,8 @@ type Relay struct {
 	Page          int           `key:"page" default:"2048" note:"most messages of one read"`
 	PageBytes     ByteSize      `key:"page_bytes" default:"16MiB" note:"most payload bytes of one read"`
 	PollMin       time.Duration `key:"poll_min" default:"2ms" note:"an idle relay looks again after this time"`
-	PollMax       time.Duration `key:"poll_max" default:"100ms" note:"and in the end after this time"`
+	PollMax       time.Duration `key:"poll_max" default:"100ms" note:"and in the end after this time; while writers wake it, once a second"`
+	Wakeup        string        `key:"wakeup" default:"auto" note:"auto: writers wake an idle relay, where the database can; off: nobody does, as two-phase commit needs it of all relays"`
 	ShutdownGrace time.Duration `key:"shutdown_grace" default:"30s" note:"how long a stop waits for what is in flight"`
 }
 
