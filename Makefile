@@ -51,6 +51,12 @@ generate: ## write generated files again
 build: ## bin/onward
 	@go build -o bin/ ./cmd/onward
 
+.PHONY: demo
+demo: ## an outbox at work for half a minute, and a proof; ARGS='--fail crash' (onward demo --help)
+	@[ -x bin/onward ] || echo 'demo: build bin/onward first, which takes a while' >&2
+	@$(MAKE) --silent build
+	@bin/onward demo $(ARGS)
+
 .PHONY: bench
 bench: up ## benchmarks; BENCH=Drain chooses, COUNT=10 repeats
 	@eval "$$(dev/services env)"; go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) -timeout 60m $(ALL)

@@ -49,7 +49,7 @@ var allowList = map[string]Allowance{
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
 		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats"},
-		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, []string{
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),
 	},
@@ -80,6 +80,11 @@ var (
 	ofNATS = []string{
 		"github.com/nats-io/nats.go", "github.com/nats-io/nkeys", "github.com/nats-io/nuid",
 		"github.com/klauspost/compress", "golang.org/x/crypto", "golang.org/x/sys",
+	}
+	// Of the demo alone.
+	ofNATSServer = []string{
+		"github.com/nats-io/nats-server/v2", "github.com/nats-io/jwt/v2", "github.com/minio/highwayhash", "github.com/google/go-tpm",
+		"github.com/antithesishq/antithesis-sdk-go", "golang.org/x/time",
 	}
 )
 

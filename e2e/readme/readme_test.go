@@ -157,6 +157,13 @@ func TestTheProgramOfTheREADME(t *testing.T) {
 	}
 }
 
+// The first command of the README, with less time.
+func TestTheDemoOfTheREADME(t *testing.T) {
+	t.Parallel()
+	demo := open(t, "demo", block(t, text(t, root+"/README.md"), "<!-- quick start: demo -->", "sh"), "ARGS=--for 2s --rate 50")
+	demo.await(t, `^\s+lost +0\b`, `^The proof holds`)
+}
+
 // The quick start, block by block, each in a shell of its own as in a terminal of its own.
 func TestTheQuickStartOfTheREADME(t *testing.T) {
 	t.Parallel()

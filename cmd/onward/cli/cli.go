@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,6 +25,11 @@ type Environment struct {
 	Now           func() time.Time
 	Columns       int           // width of the terminal that stdout is; 0: not known, or it is none
 	Patience      time.Duration // a command that takes longer says that it is still at it, and again as often; 0: 2s, and each 5s
+	// ErrSize is how large the terminal that stderr is is now; nil: 80 columns, 24 rows.
+	ErrSize func() (columns, rows int)
+	Program string // this program's file, for those that start it again; empty: as the system says
+	// AtOnce takes what is to be done when a second signal ends the process; nil: nobody does it.
+	AtOnce func(f func())
 }
 
 // Main runs the program in its process: with its arguments, files and signals. It does not return.
@@ -33,10 +39,12 @@ func Main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	var last lastActs
 	go func() { // ends with the process
 		<-signals
 		cancel()
 		<-signals
+		last.run()
 		os.Exit(exitSignalled)
 	}()
 	terminal := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) } //nolint:gosec // a file descriptor
@@ -46,17 +54,45 @@ func Main() {
 		OutIsTerminal: terminal(os.Stdout),
 		ErrIsTerminal: terminal(os.Stderr),
 		Columns:       columns(os.Stdout),
+		ErrSize:       func() (columns, rows int) { return size(os.Stderr) },
+		AtOnce:        last.add,
 	})
 	os.Exit(code)
 }
 
+// lastActs are what a second signal does before it ends the process.
+type lastActs struct {
+	mu   sync.Mutex
+	acts []func()
+}
+
+func (l *lastActs) add(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acts = append(l.acts, f)
+}
+
+func (l *lastActs) run() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.acts {
+		f()
+	}
+}
+
 // columns is the width of a terminal; 0 where the file is none.
 func columns(f *os.File) int {
-	width, _, err := term.GetSize(int(f.Fd())) //nolint:gosec // a file descriptor
-	if err != nil {
-		return 0
-	}
+	width, _ := size(f)
 	return width
+}
+
+// size is that of a terminal; 0 where the file is none.
+func size(f *os.File) (columns, rows int) {
+	columns, rows, err := term.GetSize(int(f.Fd())) //nolint:gosec // a file descriptor
+	if err != nil {
+		return 0, 0
+	}
+	return columns, rows
 }
 
 // Run runs one command line and returns its exit code. It starts and ends no process and reads nothing but what it is

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"slices"
 	"strings"
@@ -27,7 +29,7 @@ import (
 )
 
 func newRelay(a *app) *cobra.Command {
-	var jsonLines bool
+	var jsonLines, endsWithInput bool
 	var only []string
 	c := &cobra.Command{
 		Use:   "relay",
@@ -46,11 +48,33 @@ with 0. The second signal ends it at once, with 6; what was in flight may then c
     ONWARD_SINKS__0__URL=nats://broker:4222 ONWARD_SINKS__0__NATS__STREAM=ORDERS onward relay
   onward relay --json | jq '{published, retried, breaker}'`,
 		Args: takes(0, 0, ""),
-		RunE: func(c *cobra.Command, _ []string) error { return a.runRelay(c.Context(), only, jsonLines) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx := c.Context()
+			if endsWithInput {
+				var stop func()
+				ctx, stop = a.untilInputEnds(ctx)
+				defer stop()
+			}
+			return a.runRelay(ctx, only, jsonLines)
+		},
 	}
 	c.Flags().StringSliceVar(&only, "sink", nil, "serve this sink alone, of those in the configuration (repeat it for several)")
 	c.Flags().BoolVar(&jsonLines, "json", false, "one JSON object a second on stdout: what was read, published, retried, ...")
+	c.Flags().BoolVar(&endsWithInput, "ends-with-input", false, "stop when standard input ends, and not by Ctrl-C: whoever started it decides")
+	_ = c.Flags().MarkHidden("ends-with-input") // it is there
 	return c
+}
+
+// untilInputEnds is the context of a relay that another process has started, and that is to stop with it, whatever ended that.
+// Ctrl-C of a terminal goes to both; the other one decides then.
+func (a *app) untilInputEnds(ctx context.Context) (context.Context, func()) {
+	signal.Ignore(os.Interrupt)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { // ends with the input, or with the process
+		_, _ = io.Copy(io.Discard, a.env.In)
+		cancel()
+	}()
+	return ctx, cancel
 }
 
 func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (failed error) {

@@ -40,6 +40,7 @@ a broker, in order per key, at least once.
 This program runs relays and shows, repairs and migrates the outbox that they read.`,
 		Example: `  onward migrate up                          create the tables
   onward relay --config onward.yaml          publish what is written
+  onward demo --fail crash                   see all of it at work, for half a minute
   onward status                              backlog, lag, parked, dead
   onward dead list                           what gave up, and why
   onward dead requeue ID                     try it again`,
@@ -73,7 +74,7 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 			root.AddCommand(c)
 		}
 	}
-	add("run", newRelay(a))
+	add("run", newRelay(a), newDemo(a))
 	add("look", newStatus(a), newMessages(a), newPartitions(a), newRelays(a), newSinks(a))
 	add("repair", newDead(a))
 	add("schema", newMigrate(a), newVersion(a))

@@ -53,6 +53,7 @@ func TestUsage(t *testing.T) {
 		"status", "relay", "dead requeue", "dead discard " + id(1), "dead discard", "dead requeue nonsense", "dead requeue " + id(1) + " --rate -1",
 		"status --set database.url=mysql://db/x", "status --config testdata/no-such.yaml", "relay --config testdata/faulty.yaml",
 		"status --set database.url=postgres://app:topsecret@:x/y",
+		"demo --fail fire", "demo --for 10ms", "demo --for soon", "demo --rate 0", "demo --config onward.yaml", "demo extra",
 	} {
 		args := strings.Fields(command)
 		r := console{}.run(t, args...)

@@ -1,0 +1,3 @@
+SELECT id, key, n, digest
+FROM ledger
+ORDER BY rowid

@@ -1,0 +1,2 @@
+INSERT INTO ledger (id, key, n, digest)
+VALUES (?, ?, ?, ?)
