@@ -67,6 +67,20 @@ type Tracker interface {
 	State(ctx context.Context, sink string, r outbox.Receipt) (State, error)
 }
 
+// Progress answers how much was published when. Safe for concurrent use.
+type Progress interface {
+	// Minutes returns the minutes since a time in which the sink published, oldest first, as far as retention has left them, the
+	// one at hand included; ErrNotFound where there is no such sink. The database's clock counts, and settling does: what a
+	// relay published at a minute's very end may count in the next.
+	Minutes(ctx context.Context, sink string, since time.Time) ([]Minute, error)
+}
+
+// Minute is what a sink published in a minute.
+type Minute struct {
+	At        time.Time // its beginning
+	Published int64     // messages
+}
+
 // Act is one act of a person on one message of one sink.
 type Act struct {
 	Sink   string // required
@@ -116,6 +130,10 @@ type SinkState struct {
 	DueAt     *time.Time  `json:"due_at,omitempty"`     // the next try of the head of a key; nil: it waits for another message
 	LastCode  outbox.Code `json:"last_code,omitempty"`  // of the last failure
 	LastError string      `json:"last_error,omitempty"` // its text, at most 2 KiB
+	// Of what is published, where one message is asked for and it is known: it went out after the one time and by the other, by
+	// the database's clock. Where relays changed at the time, or it was parked, see the store's Message.
+	PublishedAfter *time.Time `json:"published_after,omitempty"`
+	PublishedBy    *time.Time `json:"published_by,omitempty"`
 }
 
 // DeadList is a page of dead letters.
@@ -184,9 +202,10 @@ type SinkStatus struct {
 	Parked          map[Reason]int64
 	BlockedKeys     int64 // whose messages wait for one that is retried, or for a dead letter
 	Dead            int64
-	CountsAtLeast   bool  // counting of parked, blocked or dead stopped
-	Published       int64 // since the sink exists
-	PartitionsOwned int   // by relays, living or not yet taken over
+	CountsAtLeast   bool    // counting of parked, blocked or dead stopped
+	Published       int64   // since the sink exists
+	Rate            float64 // messages published a second, since five whole minutes ago
+	PartitionsOwned int     // by relays, living or not yet taken over
 	PartitionsFree  int
 	// LastSettle is when a relay last wrote a cursor of the sink: by a settle, as it joined or, where none is registered
 	// any more, as it left. Zero: never.

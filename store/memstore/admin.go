@@ -367,6 +367,7 @@ func (k *sink) status(now time.Time) store.SinkStatus {
 			s.LastSettle = c.settledAt
 		}
 	}
+	s.Rate = k.rate(now)
 	if len(k.cursors) > 0 {
 		return s
 	}

@@ -157,7 +157,11 @@ func (a *Admin) Message(ctx context.Context, id outbox.ID) (store.MessageInfo, e
 	if r == nil {
 		return store.MessageInfo{}, notFound("show message", fmt.Sprintf("there is no message %s", id))
 	}
-	return a.db.message(r, nil), nil
+	m := a.db.message(r, nil)
+	for i := range m.States {
+		m.States[i] = a.db.state.sink(m.States[i].Sink).when(r, m.States[i])
+	}
+	return m, nil
 }
 
 // message describes a row, with its state in one sink or in all.

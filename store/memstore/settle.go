@@ -40,6 +40,9 @@ func (s *session) Settle(ctx context.Context, st store.Settlement) (store.Settle
 		s.done(c, d)
 	}
 	s.fold(c)
+	if st.Published > 0 {
+		c.sink.minutes[c.now.Truncate(time.Minute)] += int64(st.Published)
+	}
 	s.replaceCursor(c, st.Published)
 	return settled, s.end(c, OpSettle)
 }
@@ -76,6 +79,9 @@ func (s *session) done(c call, d store.Done) {
 	}
 	for _, row := range r.rows[r.n:d.N] {
 		p.passed = max(p.passed, row.Seq)
+		if !c.sink.known(row) {
+			c.sink.out[row.ID] = c.now
+		}
 	}
 	r.n = d.N
 	if r.n == len(r.rows) {
@@ -120,6 +126,7 @@ func (db *DB) judgeParked(c call, v *store.Verdict) bool {
 	switch v.To {
 	case store.Out:
 		k.position(v)
+		k.out[v.ID] = c.now
 	case store.Park:
 		again := newParked(c, v, old.row)
 		again.place, again.before = old.place, old.before

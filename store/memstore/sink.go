@@ -23,6 +23,8 @@ type sink struct {
 	discarded map[outbox.ID]struct{}
 	cursors   map[outbox.ID]*cursor // by relay
 	published int64                 // by relays that have left
+	out       map[outbox.ID]time.Time
+	minutes   map[time.Time]int64 // how many were published in each
 }
 
 // cursor is the version of what a relay owns: each settlement replaces it, and so does whatever takes a partition from
@@ -65,7 +67,7 @@ type read struct {
 func (db *DB) newSink(as store.Sink) *sink {
 	k := &sink{
 		name: as.Name, created: db.now(), skipped: map[outbox.ID]struct{}{}, parked: map[outbox.ID]*parked{}, dead: map[outbox.ID]*dead{}, attempts: map[outbox.ID][]store.AttemptInfo{},
-		positions: map[outbox.ID]string{}, discarded: map[outbox.ID]struct{}{}, cursors: map[outbox.ID]*cursor{},
+		positions: map[outbox.ID]string{}, discarded: map[outbox.ID]struct{}{}, cursors: map[outbox.ID]*cursor{}, out: map[outbox.ID]time.Time{}, minutes: map[time.Time]int64{},
 	}
 	first := db.state.startsAt(as.Start)
 	k.parts = make([]*part, db.config.Partitions)

@@ -131,7 +131,10 @@ func (a *Admin) Message(ctx context.Context, id outbox.ID) (m store.MessageInfo,
 		one := []store.MessageInfo{*found}
 		err = a.addStates(ctx, tx, "", one)
 		m = one[0]
-		return err
+		if err != nil {
+			return err
+		}
+		return a.addPublished(ctx, tx, &m)
 	})
 	return m, err
 }

@@ -37,6 +37,7 @@ func (o *adminOutbox) except(t *testing.T, n int) {
 		FROM outbox_messages WHERE seq <= $1`, n)
 	o.run(t, `INSERT INTO outbox_dead (sink, place, `+copiedColumns+`, blocks, code, error, attempts, first_failure, last_failure, relay)
 		SELECT 'orders', seq, `+copiedColumns+`, false, 'onward/rejected', 'no', 10, now(), now(), 'r' FROM outbox_messages WHERE seq BETWEEN 200000 AND 219999`)
+	o.run(t, `INSERT INTO outbox_audit (actor, action, sink, message_id) SELECT 'a', 'requeue', sink, id FROM outbox_dead`)
 }
 
 // node is a node of a plan as EXPLAIN (FORMAT JSON) writes it.
@@ -96,4 +97,14 @@ func (o *adminOutbox) checkLists(t *testing.T, m *million, statistics string) {
 	} {
 		m.check(t, statistics, readSettings, question{name: "list " + name, sql: o.admin.sql[c.statement], args: c.args}, sorted, c.buffers)
 	}
+	// The views, as psql asks: nothing is set. A partition that is behind is read whole at most.
+	views := func(name, sql string, buffers int) {
+		m.check(t, statistics, "SET LOCAL jit = off", question{name: "view " + name, sql: o.names.sql(sql)}, sorted, buffers)
+	}
+	partition := 1_000_000/m.partitions + page
+	views("status", `SELECT * FROM outbox_status`, 2*300_000)
+	views("pending", `SELECT * FROM outbox_pending LIMIT 20`, partition)
+	views("pending of a sink", `SELECT * FROM outbox_pending WHERE sink = 'orders' LIMIT 20`, partition)
+	views("pending of a key", `SELECT * FROM outbox_pending WHERE sink = 'orders' AND partition_id = outbox_partition('k7') AND partition_key = 'k7'`, 4*partition)
+	views("a message", `SELECT * FROM outbox_published('`+id+`')`, 300)
 }

@@ -65,7 +65,7 @@ func scanStatus(row pgx.Row, s *store.Status) error {
 	)
 	err := row.Scan(&version, &schema, &partitions, &s.Lineage, &s.Now, &s.RelaysLive,
 		&name, &sink.Backlog, &sink.BacklogAtLeast, &oldest, &retry, &scheduled, &behind, &sink.BlockedKeys, &sink.Dead,
-		&sink.CountsAtLeast, &sink.Published, &sink.PartitionsOwned, &sink.PartitionsFree, &settled,
+		&sink.CountsAtLeast, &sink.Published, &sink.Rate, &sink.PartitionsOwned, &sink.PartitionsFree, &settled,
 		&sink.Topics, &sink.Exclude, &created, &seen, &serving)
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ type Fault struct {
 }
 
 // Validate compares the outbox with what the migrations of this program make: tables, columns, constraints, indexes,
-// functions, triggers, sequences. It changes nothing and needs the right to read outbox_meta, no other. Objects that others
+// functions, the columns of views, triggers, sequences. It changes nothing and needs the right to read outbox_meta, no other. Objects that others
 // have added, and other values of storage settings, are left alone.
 //
 // Errors: store.ErrDatabaseUnsupported, store.ErrSchemaMissing, store.ErrSchemaOld, store.ErrSchemaNew, or the database's own.
@@ -197,6 +197,8 @@ func (m *Migrator) repair(steps []Migration, w fact, there bool) string {
 		return statement
 	case "function", "body":
 		return "run its CREATE FUNCTION of step " + step + " of `onward migrate print` as CREATE OR REPLACE FUNCTION"
+	case "view":
+		return "run its CREATE VIEW of step " + step + " of `onward migrate print`, after DROP VIEW IF EXISTS " + qualified
 	case "setting":
 		table, option, _ := strings.Cut(w.name, " ")
 		return "ALTER TABLE " + pgx.Identifier{m.names.schema, table}.Sanitize() + " SET (" + option + " = " + w.facts + ");"
@@ -211,7 +213,7 @@ func (m *Migrator) repair(steps []Migration, w fact, there bool) string {
 // statementOf finds the object's CREATE among the steps: the step, and the statement on one line.
 func statementOf(steps []Migration, w fact) (step, statement string) {
 	name := regexp.QuoteMeta(w.owner())
-	what, ok := map[string]string{"index": "(?:UNIQUE )?INDEX", "trigger": "TRIGGER", "function": "FUNCTION", "body": "FUNCTION", "sequence": "SEQUENCE"}[w.kind]
+	what, ok := map[string]string{"index": "(?:UNIQUE )?INDEX", "trigger": "TRIGGER", "function": "FUNCTION", "body": "FUNCTION", "view": "VIEW", "sequence": "SEQUENCE"}[w.kind]
 	if !ok {
 		what = "(?:UNLOGGED )?TABLE"
 	}

@@ -64,7 +64,7 @@ func TestTheCatalogIsKnown(t *testing.T) {
 	have := catalogOf(t, m)
 	var text strings.Builder
 	text.WriteString("What the steps make; go test -run TestTheCatalogIsKnown -update writes it.\n")
-	for _, kind := range []string{"table", "sequence", "column", "constraint", "index", "function", "trigger", "setting"} {
+	for _, kind := range []string{"table", "sequence", "column", "constraint", "index", "function", "view", "trigger", "setting"} {
 		for _, o := range slices.SortedFunc(maps.Keys(have), func(a, b object) int { return strings.Compare(a.name, b.name) }) {
 			if o.kind == kind {
 				fmt.Fprintf(&text, "%s\t%s\t%s\n", kind, o.name, have[o])
@@ -135,6 +135,7 @@ func TestValidateFindsWhatChanged(t *testing.T) {
 		{`ALTER TABLE outbox_messages DROP CONSTRAINT :outbox_messages_headers_check, ADD CONSTRAINT :outbox_messages_headers_check CHECK (headers = '{}')`, "constraint messages_headers_check", "it should be", `ALTER TABLE outbox_messages
 			DROP CONSTRAINT :outbox_messages_headers_check, ADD CONSTRAINT :outbox_messages_headers_check CHECK (headers = '{}' OR outbox_headers_valid(headers))`},
 		{`ALTER TABLE outbox_messages ALTER id DROP DEFAULT`, "column messages.id", "it should be uuid NOT NULL DEFAULT", `ALTER TABLE outbox_messages ALTER id SET DEFAULT outbox_uuid7()`},
+		{`ALTER VIEW outbox_status RENAME COLUMN lag TO delay`, "view status", "it should be", `ALTER VIEW outbox_status RENAME COLUMN delay TO lag`},
 		{`ALTER TABLE outbox_messages ALTER COLUMN created_at SET DEFAULT now()`, "column messages.created_at", "now()", `ALTER TABLE outbox_messages ALTER COLUMN created_at SET DEFAULT clock_timestamp()`},
 		{`ALTER TABLE outbox_incarnation SET LOGGED`, "table incarnation", "is logged", `ALTER TABLE outbox_incarnation SET UNLOGGED`},
 		{`ALTER TABLE outbox_positions RENAME TO moved`, "table positions", "is missing", `ALTER TABLE "` + db.Schema + `".moved RENAME TO :outbox_positions`},

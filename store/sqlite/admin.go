@@ -157,7 +157,7 @@ func scanStatus(rows *sql.Rows) (s store.SinkStatus, cursor int64, err error) {
 	var settled sql.NullInt64
 	var created, seen int64
 	var topics, exclude string
-	if err := rows.Scan(&s.Name, &topics, &exclude, &created, &seen, &owned, &s.Published, &settled, &cursor, &s.Dead); err != nil {
+	if err := rows.Scan(&s.Name, &topics, &exclude, &created, &seen, &owned, &s.Published, &settled, &cursor, &s.Dead, &s.Rate); err != nil {
 		return s, 0, err
 	}
 	s.Selection, err = selectionOf(topics, exclude)

@@ -129,7 +129,10 @@ func (a *Admin) Message(ctx context.Context, id outbox.ID) (m store.MessageInfo,
 		if m.Record, err = r.record(); err == nil {
 			m.States, err = c.states(&m.Record, "")
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return c.published(&m)
 	})
 	return m, err
 }

@@ -131,6 +131,9 @@ func (c *call) register(r store.Relay, k store.Sink) error {
 	if err == nil {
 		err = c.see(k)
 	}
+	if err == nil { // the time of the last settle is about to go
+		_, err = c.exec("progress", sink)
+	}
 	if err == nil {
 		_, err = c.exec("joined", sink)
 	}

@@ -77,6 +77,9 @@ func (s *Session) plan(done []store.Done) (plan, error) {
 
 func (s *Session) settle(c *call, p plan, st store.Settlement, settled *store.Settled) error {
 	*settled = store.Settled{}
+	if _, err := c.exec("progress", s.sink); err != nil {
+		return err
+	}
 	changed, err := c.exec("settle", s.sink, s.relay.ID.String(), p.epoch, p.no, p.seq, st.Published)
 	if err != nil {
 		return err

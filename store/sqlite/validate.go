@@ -20,7 +20,7 @@ type Fault struct {
 	Repair  string // what to run, or where to look
 }
 
-// Validate compares the outbox with what the migrations of this program make: tables, indexes, triggers, which SQLite keeps
+// Validate compares the outbox with what the migrations of this program make: tables, indexes, triggers, views, which SQLite keeps
 // as the text of their CREATE. It changes nothing. Objects that others have added are left alone.
 //
 // Errors: store.ErrDatabaseUnsupported, store.ErrSchemaMissing, store.ErrSchemaOld, store.ErrSchemaNew, or the driver's own.
@@ -52,7 +52,7 @@ func (m *Migrator) Validate(ctx context.Context) (faults []Fault, err error) {
 	return faults, err
 }
 
-var created = regexp.MustCompile(`(?m)^CREATE (TABLE|INDEX|UNIQUE INDEX|TRIGGER) (\w+)`)
+var created = regexp.MustCompile(`(?m)^CREATE (TABLE|INDEX|UNIQUE INDEX|TRIGGER|VIEW) (\w+)`)
 
 // faults compares the CREATE of each object. Later steps that change a table have to say so here.
 func (m *Migrator) faults(c *call) (faults []Fault, err error) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -22,7 +23,9 @@ func newMessagesShow(a *app) *cobra.Command {
 		Use:   "show ID",
 		Short: "Show one message: its fields, headers, payload, and its state in each sink",
 		Long: `Shows one message whole. A payload that is no text is shown as a hex dump, in JSON as
-payload_base64.`,
+payload_base64. Of what was published it says the minute, as long as retention has kept it; where
+relays changed at the time it says between which times. Of a message that was parked it is the
+time at which it left the log.`,
 		Example: `  onward messages show 0197b0c4-6f5e-7c3a-9d1e-2f8a4b6c8d0e
   onward messages show 0197b0c4-6f5e-7c3a-9d1e-2f8a4b6c8d0e -o json | jq -r .payload`,
 		Args: takes(1, 1, "the id of a message"),
@@ -155,6 +158,9 @@ func stateText(s *store.SinkState) string {
 	if s.Attempts > 0 {
 		text += ", " + plural(s.Attempts, "failed attempt")
 	}
+	if s.PublishedBy != nil && s.PublishedAfter != nil {
+		text += " " + moment(*s.PublishedAfter, *s.PublishedBy)
+	}
 	if s.DueAt != nil {
 		text += ", due " + clock(*s.DueAt) + " UTC"
 	}
@@ -162,4 +168,12 @@ func stateText(s *store.SinkState) string {
 		text += ", " + string(s.LastCode)
 	}
 	return text
+}
+
+// moment writes "2026-01-31 14:03 UTC" where both times lie in that minute, and otherwise both.
+func moment(after, by time.Time) string {
+	if after.Truncate(time.Minute).Equal(by.Truncate(time.Minute)) {
+		return by.UTC().Format("2006-01-02 15:04") + " UTC"
+	}
+	return "between " + clock(after) + " and " + clock(by) + " UTC"
 }

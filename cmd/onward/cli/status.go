@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,8 @@ func newStatus(a *app) *cobra.Command {
                 or behind an earlier message of their key
   BLOCKED KEYS  keys that wait: one of their messages is retried, or is a dead letter that blocks
   DEAD          messages that gave up, until somebody requeues or discards them
+  PUBLISHED     messages, since the sink exists
+  RATE          messages a second, of the last five minutes and the one at hand
   PARTITIONS    held by relays, of all
   LAST SETTLE   when a relay last wrote down how far it is
 
@@ -78,7 +81,7 @@ func (a *app) sayNext(s *store.Status) {
 }
 
 func statusTable(s *store.Status) *table {
-	t := newTable("SINK", "BACKLOG", "LAG", "PARKED", "BLOCKED KEYS", "DEAD", "PUBLISHED", "PARTITIONS", "LAST SETTLE")
+	t := newTable("SINK", "BACKLOG", "LAG", "PARKED", "BLOCKED KEYS", "DEAD", "PUBLISHED", "RATE", "PARTITIONS", "LAST SETTLE")
 	for _, k := range s.Sinks {
 		lag, settled, dead := "-", "-", number(atLeast(k.Dead, k.CountsAtLeast && k.Dead >= 100_000))
 		if k.Lag > 0 {
@@ -95,7 +98,7 @@ func statusTable(s *store.Status) *table {
 			owned.style = yellow
 		}
 		t.add(text(k.Name), number(atLeast(k.Backlog, k.BacklogAtLeast)), number(lag), text(parkedText(&k)),
-			number(count(k.BlockedKeys)), dead, number(count(k.Published)), owned, text(settled))
+			number(count(k.BlockedKeys)), dead, number(count(k.Published)), number(perSecond(k.Rate)), owned, text(settled))
 	}
 	return t
 }
@@ -114,4 +117,17 @@ func parkedText(k *store.SinkStatus) string {
 		return "0"
 	}
 	return atLeast(total, k.CountsAtLeast && total >= 100_000) + " (" + strings.Join(parts, ", ") + ")"
+}
+
+// perSecond writes "1,234/s", and below ten with the digits that say something.
+func perSecond(rate float64) string {
+	switch {
+	case rate >= 9.95:
+		return count(int64(rate+0.5)) + "/s"
+	case rate >= 0.095:
+		return strconv.FormatFloat(rate, 'f', 1, 64) + "/s"
+	case rate > 0:
+		return strconv.FormatFloat(max(rate, 0.001), 'f', 3, 64) + "/s"
+	}
+	return "0/s"
 }

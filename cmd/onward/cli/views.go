@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/base64"
+	"math"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -88,6 +89,9 @@ func viewMessage(m *store.MessageInfo, withPayload bool) messageView {
 		if due := v.States[i].DueAt; due != nil {
 			v.States[i].DueAt = optionalTime(*due)
 		}
+		if after, by := v.States[i].PublishedAfter, v.States[i].PublishedBy; after != nil && by != nil {
+			v.States[i].PublishedAfter, v.States[i].PublishedBy = optionalTime(*after), optionalTime(*by)
+		}
 	}
 	return v
 }
@@ -138,6 +142,7 @@ type sinkStatusView struct {
 	Dead            int64                  `json:"dead"`
 	CountsAtLeast   bool                   `json:"counts_at_least,omitempty"`
 	Published       int64                  `json:"published"`
+	Rate            float64                `json:"rate"` // messages a second, since five whole minutes ago
 	PartitionsOwned int                    `json:"partitions_owned"`
 	PartitionsFree  int                    `json:"partitions_free"`
 	LastSettle      *time.Time             `json:"last_settle,omitempty"`
@@ -153,7 +158,7 @@ func viewStatus(s *store.Status) statusView {
 		v.Sinks = append(v.Sinks, sinkStatusView{
 			Name: k.Name, Topics: k.Topics, Exclude: k.Exclude, CreatedAt: k.CreatedAt.UTC(), SeenAt: k.SeenAt.UTC(),
 			Serving: append([]store.Serving{}, k.Serving...), Differs: differs(k), Backlog: k.Backlog, BacklogAtLeast: k.BacklogAtLeast, LagMS: millis(k.Lag), Parked: k.Parked,
-			BlockedKeys: k.BlockedKeys, Dead: k.Dead, CountsAtLeast: k.CountsAtLeast, Published: k.Published,
+			BlockedKeys: k.BlockedKeys, Dead: k.Dead, CountsAtLeast: k.CountsAtLeast, Published: k.Published, Rate: math.Round(k.Rate*1000) / 1000,
 			PartitionsOwned: k.PartitionsOwned, PartitionsFree: k.PartitionsFree, LastSettle: optionalTime(k.LastSettle),
 		})
 	}

@@ -240,6 +240,27 @@ CREATE TABLE outbox_positions (
     CONSTRAINT :outbox_positions_pkey PRIMARY KEY (sink, id)
 );
 
+-- Copies of rows of outbox_cursors: the last of each minute in which the relay published or moved, and the last before it gave
+-- a partition back. count is what it published since its copy before, highest the largest of seqs: copies below a message
+-- need not be looked into.
+CREATE TABLE outbox_progress (
+    sink          text        NOT NULL,
+    relay         uuid        NOT NULL,
+    no            bigint      NOT NULL,
+    minute        timestamptz NOT NULL,     -- of settled_at
+    count         bigint      NOT NULL,
+    published     bigint      NOT NULL,     -- by this relay, in all
+    snapshot      pg_snapshot NOT NULL,
+    late_snapshot pg_snapshot,
+    late_seq      bigint,
+    partitions    int[]       NOT NULL,
+    seqs          bigint[]    NOT NULL,
+    highest       bigint      NOT NULL,
+    settled_at    timestamptz NOT NULL,
+    CONSTRAINT :outbox_progress_pkey PRIMARY KEY (sink, relay, no)
+);
+CREATE INDEX :outbox_progress_minute ON outbox_progress (sink, minute);
+
 -- One act of a person; append-only.
 CREATE TABLE outbox_audit (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -148,3 +148,263 @@ CREATE FUNCTION outbox_send_text(
     SELECT outbox_send(topic, type, convert_to(payload, 'UTF8'), key, headers, id, coalesce(content_type, 'text/plain; charset=utf-8'),
         scope, correlation_id, causation_id, aggregate_type, aggregate_id, event_id, available_at, serialize, ignore_duplicate)
 $$;
+
+-- A sink at a glance ($1; '': all of them), as `onward status` and the view outbox_status show it: cheap at any size. One statement,
+-- because the cursor of a partition moves between two tables.
+--
+-- The backlog of a sink is what its cursors have not passed, in two parts: rows that the snapshot does not see (late,
+-- and all newer ones), found by transaction as a read finds them; and rows above seq that the snapshot sees. Each part reads
+-- at most 100,000 rows, the second only if the first came to its end. A drained sink costs one probe a partition.
+-- Parked and dead ones are counted up to 100,000 of a kind. rate is messages a second since five whole minutes ago.
+--
+-- The settings: each part is written along an index and stops by a LIMIT; a planner that expects to read most of a table anyway
+-- would start at its beginning, or sort it, and not know where the bound lies. Compiling takes longer than running.
+CREATE FUNCTION outbox_read_status(sink text) RETURNS TABLE (
+    sink_name text, backlog bigint, backlog_at_least boolean, oldest timestamptz,
+    parked_retry bigint, parked_scheduled bigint, parked_behind bigint, blocked_keys bigint, dead bigint, counts_at_least boolean,
+    published bigint, rate double precision, partitions_owned bigint, partitions_free bigint, last_settle timestamptz)
+LANGUAGE sql STABLE SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off AS $$
+WITH
+cursors AS MATERIALIZED (
+    SELECT p.sink, p.partition_id, p.relay, p.epoch, p.freed_at,
+           CASE WHEN h.part IS NULL THEN p.snapshot      ELSE h.snapshot      END AS snapshot,
+           CASE WHEN h.part IS NULL THEN p.seq           ELSE h.seq           END AS seq,
+           CASE WHEN h.part IS NULL THEN p.late_snapshot ELSE h.late_snapshot END AS late_snapshot,
+           CASE WHEN h.part IS NULL THEN p.late_seq      ELSE h.late_seq      END AS late_seq
+    FROM outbox_partitions p
+    LEFT JOIN (SELECT c.sink, c.relay, c.snapshot, c.late_snapshot, c.late_seq, u.part, u.seq
+               FROM outbox_cursors c CROSS JOIN LATERAL unnest(c.partitions, c.seqs) AS u(part, seq)) h
+           ON h.sink = p.sink AND h.relay = p.relay AND h.part = p.partition_id
+    WHERE $1::text = '' OR p.sink = $1
+)
+, floor AS MATERIALIZED (SELECT coalesce((SELECT value::bigint FROM outbox_meta WHERE name = 'floor'), 0) AS seq)
+-- Of each sink: the least xmax of its snapshots, and the older transactions that were open at one and have ended since.
+, unseen AS MATERIALIZED (
+    SELECT s.sink, s.xmax,
+           (SELECT array_agg(DISTINCT x::text)
+            FROM (SELECT DISTINCT c.snapshot::text FROM cursors c WHERE c.sink = s.sink) d
+            CROSS JOIN LATERAL pg_snapshot_xip(d.snapshot::pg_snapshot) x
+            WHERE x < s.xmax AND pg_visible_in_snapshot(x, pg_current_snapshot())) AS ended
+    FROM (SELECT sink, (array_agg(pg_snapshot_xmax(snapshot) ORDER BY pg_snapshot_xmax(snapshot)))[1] AS xmax
+          FROM cursors GROUP BY sink) s)
+, candidates AS MATERIALIZED (
+    SELECT u.sink, m.*
+    FROM unseen u
+    CROSS JOIN LATERAL (
+        (SELECT o.partition_id, o.seq, o.txid, o.created_at, o.topic
+         FROM unnest(u.ended) e(x)
+         CROSS JOIN LATERAL (SELECT * FROM outbox_messages WHERE txid = e.x::xid8 ORDER BY seq LIMIT 100000) o
+         LIMIT 100000)
+        UNION ALL
+        (SELECT o.partition_id, o.seq, o.txid, o.created_at, o.topic
+         FROM outbox_messages o WHERE o.txid >= u.xmax
+         ORDER BY o.txid, o.seq LIMIT 100000)) m)
+, late AS MATERIALIZED (
+    SELECT u.sink, coalesce(l.read, 0) AS read, coalesce(l.n, 0) AS n, l.oldest
+    FROM unseen u
+    LEFT JOIN (SELECT w.sink, count(*) AS read, count(*) FILTER (WHERE w.waits) AS n, min(w.created_at) FILTER (WHERE w.waits) AS oldest
+               FROM (SELECT a.sink, a.created_at,
+                            NOT (a.seq <= c.seq
+                                 AND (a.seq <= (SELECT seq FROM floor)
+                                      OR pg_visible_in_snapshot(a.txid, c.snapshot)
+                                      OR coalesce(a.seq <= c.late_seq AND pg_visible_in_snapshot(a.txid, c.late_snapshot), false)))
+                            AND (s.takes = '' OR a.topic ~ s.takes) AND (s.leaves = '' OR a.topic !~ s.leaves) AS waits
+                     FROM candidates a JOIN outbox_sinks s ON s.name = a.sink JOIN cursors c ON c.sink = a.sink AND c.partition_id = a.partition_id) w
+               GROUP BY w.sink) l ON l.sink = u.sink)
+, fresh AS MATERIALIZED (
+    SELECT l.sink, f.n,
+           (SELECT min(o.created_at)
+            FROM cursors c
+            CROSS JOIN LATERAL (SELECT t.created_at
+                                FROM (SELECT m.seq, m.created_at, m.topic FROM outbox_messages m
+                                      WHERE m.partition_id = c.partition_id AND m.seq > c.seq
+                                      ORDER BY m.seq LIMIT CASE WHEN s.takes = '' AND s.leaves = '' THEN 1 ELSE 1000 END) t
+                                WHERE (s.takes = '' OR t.topic ~ s.takes) AND (s.leaves = '' OR t.topic !~ s.leaves)
+                                ORDER BY t.seq LIMIT 1) o
+            WHERE c.sink = l.sink) AS oldest
+    FROM late l JOIN outbox_sinks s ON s.name = l.sink
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS n
+        FROM (SELECT FROM cursors c
+              CROSS JOIN LATERAL (SELECT m.txid, m.topic FROM outbox_messages m
+                                  WHERE m.partition_id = c.partition_id AND m.seq > c.seq
+                                  ORDER BY m.seq LIMIT CASE WHEN l.read >= 100000 THEN 0 ELSE 200000 END) o
+              WHERE c.sink = l.sink AND pg_visible_in_snapshot(o.txid, c.snapshot)
+                AND (s.takes = '' OR o.topic ~ s.takes) AND (s.leaves = '' OR o.topic !~ s.leaves)
+              LIMIT 100000) t) f)
+-- A parked row with due_at is the head of its key; the others wait behind one.
+, heads AS MATERIALIZED (
+    SELECT s.name AS sink, k.reason, k.partition_id, k.partition_key, k.waits
+    FROM outbox_sinks s
+    CROSS JOIN LATERAL (SELECT k.reason, k.partition_id, k.partition_key,
+                               k.reason = 'scheduled' AND k.due_at > clock_timestamp() AS waits
+                        FROM outbox_parked k WHERE k.sink = s.name AND k.due_at IS NOT NULL
+                        ORDER BY k.due_at LIMIT 100000) k)
+, parked AS MATERIALIZED (
+    SELECT s.name AS sink, h.n AS heads, h.retry, h.scheduled, p.n - h.n + h.behind AS behind, p.n AS all_
+    FROM outbox_sinks s
+    CROSS JOIN LATERAL (SELECT count(*) AS n, count(*) FILTER (WHERE reason = 'retry') AS retry,
+                               count(*) FILTER (WHERE reason = 'scheduled') AS scheduled,
+                               count(*) FILTER (WHERE reason = 'behind') AS behind
+                        FROM heads WHERE heads.sink = s.name) h
+    CROSS JOIN LATERAL (SELECT count(*) AS n
+                        FROM (SELECT FROM outbox_parked k WHERE k.sink = s.name LIMIT h.n + 100000) k) p)
+, dead AS MATERIALIZED (
+    SELECT s.name AS sink, (SELECT count(*) FROM (SELECT FROM outbox_dead d WHERE d.sink = s.name LIMIT 100000) d) AS n
+    FROM outbox_sinks s)
+, pace AS MATERIALIZED (
+    SELECT s.name AS sink, t.now, t.since,
+           (SELECT coalesce(sum(p.count), 0) FROM outbox_progress p WHERE p.sink = s.name AND p.minute >= t.since)
+           + (SELECT coalesce(sum(c.published - coalesce((SELECT p.published FROM outbox_progress p WHERE p.sink = c.sink AND p.relay = c.relay
+                                                 ORDER BY p.no DESC LIMIT 1), 0)), 0)
+              FROM outbox_cursors c WHERE c.sink = s.name AND c.settled_at >= t.since) AS n
+    FROM outbox_sinks s
+    CROSS JOIN (SELECT clock_timestamp() AS now, date_trunc('minute', clock_timestamp(), 'UTC') - interval '5 minutes' AS since) t)
+SELECT s.name,
+       least(coalesce(late.n + fresh.n, 0), 100000),
+       coalesce(late.read >= 100000 OR late.n + fresh.n >= 100000, false),
+       least(late.oldest, fresh.oldest),
+       coalesce(parked.retry, 0), coalesce(parked.scheduled, 0), coalesce(parked.behind, 0),
+       (SELECT count(*) FROM (
+            SELECT h.partition_id, h.partition_key FROM heads h
+            WHERE h.sink = s.name AND h.partition_key <> '' AND NOT h.waits
+            UNION
+            SELECT b.partition_id, b.partition_key
+            FROM (SELECT d.partition_id, d.partition_key FROM outbox_dead d WHERE d.sink = s.name AND d.blocks LIMIT 100000) b) k),
+       coalesce(dead.n, 0),
+       coalesce(parked.heads >= 100000 OR parked.all_ >= parked.heads + 100000 OR dead.n >= 100000, false),
+       coalesce(s.published + (SELECT coalesce(sum(c.published), 0) FROM outbox_cursors c WHERE c.sink = s.name), 0)::bigint,
+       coalesce(pace.n, 0) / extract(epoch FROM pace.now - pace.since)::float8,
+       (SELECT count(*) FROM cursors c WHERE c.sink = s.name AND c.relay IS NOT NULL),
+       (SELECT count(*) FROM cursors c WHERE c.sink = s.name AND c.relay IS NULL),
+       -- Relays that gave everything back have left no cursor row: what they freed has the time of their last write.
+       coalesce((SELECT max(c.settled_at) FROM outbox_cursors c WHERE c.sink = s.name),
+                (SELECT max(c.freed_at) FROM cursors c WHERE c.sink = s.name))
+FROM outbox_sinks s
+LEFT JOIN late ON late.sink = s.name
+LEFT JOIN fresh ON fresh.sink = s.name
+LEFT JOIN parked ON parked.sink = s.name
+LEFT JOIN dead ON dead.sink = s.name
+LEFT JOIN pace ON pace.sink = s.name
+WHERE $1 = '' OR s.name = $1
+$$;
+CREATE VIEW outbox_status AS
+    SELECT sink_name AS sink, backlog, backlog_at_least, clock_timestamp() - oldest AS lag, parked_retry, parked_scheduled, parked_behind,
+           blocked_keys, dead, counts_at_least, published, rate, partitions_owned, partitions_free, last_settle
+    FROM outbox_read_status('');
+
+-- The partition of a key that is not empty.
+CREATE FUNCTION outbox_partition(key text) RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT ('x' || encode(substring(sha256(replace(key, '\', '\\')::bytea) from 1 for 4), 'hex'))::bit(32)::int & (:partitions - 1)
+$$;
+
+-- The rows below the cursors that their snapshots do not see: they committed late, and no relay has read them since. Costs as much as
+-- was written since the snapshots.
+CREATE FUNCTION outbox_late() RETURNS TABLE (sink_name text, partition_id int, seq bigint)
+LANGUAGE sql STABLE ROWS 100 SET jit = off SET enable_seqscan = off AS $$
+    WITH cursors AS MATERIALIZED (
+        SELECT p.sink, p.partition_id, s.takes, s.leaves,
+               CASE WHEN h.part IS NULL THEN p.snapshot      ELSE h.snapshot      END AS snapshot,
+               CASE WHEN h.part IS NULL THEN p.seq           ELSE h.seq           END AS seq,
+               CASE WHEN h.part IS NULL THEN p.late_snapshot ELSE h.late_snapshot END AS late_snapshot,
+               CASE WHEN h.part IS NULL THEN p.late_seq      ELSE h.late_seq      END AS late_seq
+        FROM outbox_partitions p
+        JOIN outbox_sinks s ON s.name = p.sink
+        LEFT JOIN (SELECT c.sink, c.relay, c.snapshot, c.late_snapshot, c.late_seq, u.part, u.seq
+                   FROM outbox_cursors c CROSS JOIN LATERAL unnest(c.partitions, c.seqs) AS u(part, seq)) h
+               ON h.sink = p.sink AND h.relay = p.relay AND h.part = p.partition_id),
+    snapshots AS MATERIALIZED (
+        SELECT sink, snapshot::text AS s, max(seq) AS top, coalesce((SELECT value::bigint FROM outbox_meta WHERE name = 'floor'), 0) AS floor
+        FROM cursors GROUP BY sink, snapshot::text),
+    found AS MATERIALIZED (
+        SELECT s.sink, s.s, o.partition_id, o.seq, o.txid, o.topic
+        FROM snapshots s CROSS JOIN LATERAL pg_snapshot_xip(s.s::pg_snapshot) x CROSS JOIN LATERAL (
+            SELECT * FROM outbox_messages WHERE txid = x AND seq <= s.top AND seq > s.floor ORDER BY seq OFFSET 0) o
+        UNION ALL
+        SELECT s.sink, s.s, o.partition_id, o.seq, o.txid, o.topic
+        FROM snapshots s CROSS JOIN LATERAL (
+            SELECT * FROM outbox_messages
+            WHERE txid >= pg_snapshot_xmax(s.s::pg_snapshot) AND seq <= s.top AND seq > s.floor ORDER BY txid, seq OFFSET 0) o)
+    SELECT c.sink, f.partition_id, f.seq
+    FROM found f
+    JOIN cursors c ON c.sink = f.sink AND c.partition_id = f.partition_id AND c.snapshot::text = f.s AND f.seq <= c.seq
+    WHERE (c.takes = '' OR f.topic ~ c.takes) AND (c.leaves = '' OR f.topic !~ c.leaves)
+      AND NOT coalesce(f.seq <= c.late_seq AND pg_visible_in_snapshot(f.txid, c.late_snapshot), false)
+$$;
+
+-- What each sink has yet to publish: pending in the log, or parked. One row a message and sink. First comes what lies above
+-- the cursors, then what committed late, then what is parked, each found by an index: OFFSET 0 keeps the planner from reading the
+-- log from its beginning, where all is published. A partition is found by its number.
+CREATE VIEW outbox_pending AS
+SELECT l.sink, 'pending' AS state, '' AS reason, l.partition_id, l.seq, l.txid, l.id, l.topic, l.partition_key, l.type, l.event_id,
+       l.correlation_id, l.scope, l.created_at, l.available_at, 0 AS attempts, NULL::timestamptz AS due_at, '' AS last_code, '' AS last_error
+FROM (SELECT c.sink, c.partition_id, m.seq, m.txid, m.id, m.topic, m.partition_key, m.type, m.event_id, m.correlation_id, m.scope, m.created_at, m.available_at
+      FROM (SELECT p.sink, p.partition_id, s.takes, s.leaves,
+                 CASE WHEN h.part IS NULL THEN p.snapshot      ELSE h.snapshot      END AS snapshot,
+                 CASE WHEN h.part IS NULL THEN p.seq           ELSE h.seq           END AS seq,
+                 CASE WHEN h.part IS NULL THEN p.late_snapshot ELSE h.late_snapshot END AS late_snapshot,
+                 CASE WHEN h.part IS NULL THEN p.late_seq      ELSE h.late_seq      END AS late_seq
+          FROM outbox_partitions p
+          JOIN outbox_sinks s ON s.name = p.sink
+          LEFT JOIN (SELECT c.sink, c.relay, c.snapshot, c.late_snapshot, c.late_seq, u.part, u.seq
+                     FROM outbox_cursors c CROSS JOIN LATERAL unnest(c.partitions, c.seqs) AS u(part, seq)) h
+                 ON h.sink = p.sink AND h.relay = p.relay AND h.part = p.partition_id) c
+      CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = c.partition_id AND o.seq > c.seq ORDER BY o.seq OFFSET 0) m
+      WHERE (c.takes = '' OR m.topic ~ c.takes) AND (c.leaves = '' OR m.topic !~ c.leaves)
+      UNION ALL
+      SELECT f.sink_name, f.partition_id, m.seq, m.txid, m.id, m.topic, m.partition_key, m.type, m.event_id, m.correlation_id, m.scope, m.created_at, m.available_at
+      FROM outbox_late() f
+      CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = f.partition_id AND o.seq = f.seq LIMIT 1) m) l
+-- What was settled before the messages in front of it. By LIMIT each row asks an index; a join would begin with all that is parked.
+WHERE (SELECT true FROM outbox_parked k WHERE k.id = l.id AND k.sink = l.sink LIMIT 1) IS NULL
+  AND (SELECT true FROM outbox_dead d WHERE d.sink = l.sink AND d.id = l.id LIMIT 1) IS NULL
+  AND (SELECT true FROM outbox_audit a WHERE a.message_id = l.id AND a.sink = l.sink AND a.action = 'discard' LIMIT 1) IS NULL
+UNION ALL
+SELECT k.sink, 'parked', k.reason, k.partition_id, k.seq, k.txid, k.id, k.topic, k.partition_key, k.type, k.event_id,
+       k.correlation_id, k.scope, k.created_at, k.available_at, k.attempts, k.due_at, k.last_code, k.last_error
+FROM outbox_parked k;
+
+-- When the message went out, in each sink that has published it and of which copies of cursors tell: settled by before, and
+-- not earlier than after; minute is that of before. Of a message that was parked it is when it left the log: what became of it
+-- then, outbox_attempts tells.
+CREATE FUNCTION outbox_published(id uuid) RETURNS TABLE (sink text, minute timestamptz, after timestamptz, before timestamptz)
+LANGUAGE sql STABLE AS $$
+    SELECT s.name, f.minute,
+           -- The copy before is of the same owner: it went out since then, in that minute. Or else since anybody's, or the sink's first.
+           CASE WHEN b.settled_at IS NOT NULL THEN greatest(f.minute, b.settled_at)
+                ELSE coalesce((SELECT p.settled_at FROM outbox_progress p
+                               WHERE p.sink = s.name AND p.minute <= f.minute AND p.settled_at < f.settled_at
+                                 AND m.partition_id = ANY (p.partitions)
+                               ORDER BY p.minute DESC, p.settled_at DESC LIMIT 1), s.created_at) END,
+           f.settled_at
+    FROM outbox_messages m
+    CROSS JOIN outbox_sinks s
+    CROSS JOIN (SELECT coalesce((SELECT value::bigint FROM outbox_meta WHERE name = 'floor'), 0) AS seq) floor
+    CROSS JOIN LATERAL (
+        SELECT c.relay, c.no, c.minute, c.settled_at
+        FROM ((SELECT p.relay, p.no, p.minute, p.settled_at FROM outbox_progress p
+               WHERE p.sink = s.name AND p.highest >= m.seq AND p.seqs[array_position(p.partitions, m.partition_id)] >= m.seq
+                 AND (m.seq <= floor.seq OR pg_visible_in_snapshot(m.txid, p.snapshot)
+                      OR m.seq <= p.late_seq AND pg_visible_in_snapshot(m.txid, p.late_snapshot))
+               ORDER BY p.minute, p.settled_at LIMIT 1)
+              UNION ALL
+              SELECT p.relay, p.no, date_trunc('minute', p.settled_at, 'UTC'), p.settled_at FROM outbox_cursors p
+              WHERE p.sink = s.name AND p.seqs[array_position(p.partitions, m.partition_id)] >= m.seq
+                AND (m.seq <= floor.seq OR pg_visible_in_snapshot(m.txid, p.snapshot)
+                     OR m.seq <= p.late_seq AND pg_visible_in_snapshot(m.txid, p.late_snapshot))) c
+        ORDER BY c.settled_at LIMIT 1) f
+    LEFT JOIN LATERAL (
+        SELECT p.settled_at
+        FROM (SELECT p.settled_at, p.partitions FROM outbox_progress p
+              WHERE p.sink = s.name AND p.relay = f.relay AND p.no < f.no ORDER BY p.no DESC LIMIT 1) p
+        WHERE m.partition_id = ANY (p.partitions)) b ON true
+    WHERE m.id = $1
+      AND (s.takes = '' OR m.topic ~ s.takes) AND (s.leaves = '' OR m.topic !~ s.leaves)
+      AND NOT (m.seq <= s.start_seq AND pg_visible_in_snapshot(m.txid, s.start_snapshot))
+      AND NOT EXISTS (SELECT FROM outbox_parked k WHERE k.id = m.id AND k.sink = s.name)
+      AND NOT EXISTS (SELECT FROM outbox_dead d WHERE d.sink = s.name AND d.id = m.id)
+      AND NOT EXISTS (SELECT FROM outbox_audit a WHERE a.message_id = m.id AND a.sink = s.name AND a.action = 'discard')
+$$;
+
+-- Who may is said by the grants; everybody may nothing.
+REVOKE ALL ON FUNCTION outbox_read_status(text), outbox_late(), outbox_partition(text), outbox_published(uuid) FROM PUBLIC;

@@ -189,6 +189,7 @@ BEGIN
     GET DIAGNOSTICS dead = ROW_COUNT;
     DELETE FROM outbox_attempts a WHERE a.sink = sink;
     DELETE FROM outbox_positions p WHERE p.sink = sink;
+    DELETE FROM outbox_progress p WHERE p.sink = sink;
     DELETE FROM outbox_sinks s WHERE s.name = sink;
     INSERT INTO outbox_audit (actor, action, sink, reason, detail)
     VALUES (coalesce(nullif(btrim(actor), ''), session_user), 'remove sink', sink, reason, jsonb_build_object('parked', parked, 'dead', dead));

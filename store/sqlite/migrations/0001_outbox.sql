@@ -196,6 +196,17 @@ CREATE TABLE outbox_positions (
     PRIMARY KEY (sink, id)
 ) STRICT, WITHOUT ROWID;
 
+-- How far a sink had got at the end of a minute in which it moved. count is what it published since its row before.
+CREATE TABLE outbox_progress (
+    sink       TEXT    NOT NULL,
+    minute     INTEGER NOT NULL,    -- of settled_at
+    count      INTEGER NOT NULL,
+    published  INTEGER NOT NULL,    -- in all
+    seq        INTEGER NOT NULL,
+    settled_at INTEGER NOT NULL,
+    PRIMARY KEY (sink, minute)
+) STRICT, WITHOUT ROWID;
+
 -- One act of a person; append-only.
 CREATE TABLE outbox_audit (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -253,3 +264,30 @@ END;
 CREATE TRIGGER outbox_audit_kept BEFORE DELETE ON outbox_audit BEGIN
     SELECT RAISE(ABORT, 'DELETE of outbox_audit is refused: its rows never change once written');
 END;
+
+-- A sink at a glance, for the sqlite3 shell. Counting stops at 100,000; a sink that does not take every topic may pass over
+-- some of its backlog.
+CREATE VIEW outbox_status AS
+SELECT p.sink,
+       (SELECT count(*) FROM (SELECT 1 FROM outbox_messages m WHERE m.seq > p.seq LIMIT 100000)) AS backlog,
+       (SELECT (:now - m.created_at) / 1000000.0 FROM outbox_messages m WHERE m.seq > p.seq ORDER BY m.seq LIMIT 1) AS lag_seconds,
+       (SELECT count(*) FROM (SELECT 1 FROM outbox_parked k WHERE k.sink = p.sink LIMIT 100000)) AS parked,
+       (SELECT count(*) FROM (SELECT 1 FROM outbox_dead d WHERE d.sink = p.sink LIMIT 100000)) AS dead,
+       p.published,
+       (SELECT r.name FROM outbox_relays r WHERE r.id = p.relay) AS relay,
+       datetime(p.settled_at / 1000000, 'unixepoch') AS last_settle
+FROM outbox_partitions p;
+
+-- What each sink has yet to publish: pending in the log, or parked. Of a sink that does not take every topic, also what it will
+-- pass over.
+CREATE VIEW outbox_pending AS
+SELECT p.sink, 'pending' AS state, '' AS reason, m.seq, m.id, m.topic, m.partition_key, m.type, m.event_id, m.correlation_id, m.scope,
+       datetime(m.created_at / 1000000, 'unixepoch') AS created_at, 0 AS attempts, NULL AS due_at, '' AS last_code, '' AS last_error
+FROM outbox_partitions p JOIN outbox_messages m ON m.seq > p.seq
+WHERE NOT EXISTS (SELECT 1 FROM outbox_parked k WHERE k.id = m.id AND k.sink = p.sink)
+  AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.id = m.id AND d.sink = p.sink)
+  AND NOT EXISTS (SELECT 1 FROM outbox_audit a WHERE a.message_id = m.id AND a.sink = p.sink AND a.action = 'discard')
+UNION ALL
+SELECT k.sink, 'parked', k.reason, k.seq, k.id, k.topic, k.partition_key, k.type, k.event_id, k.correlation_id, k.scope,
+       datetime(k.created_at / 1000000, 'unixepoch'), k.attempts, datetime(k.due_at / 1000000, 'unixepoch'), k.last_code, k.last_error
+FROM outbox_parked k;

@@ -24,7 +24,11 @@ SELECT count(*) FROM outbox_relays WHERE leased_until > :now;
 SELECT p.sink, s.topics, s.exclude, s.created_at, s.seen_at, p.relay IS NOT NULL, p.published,
        CASE WHEN EXISTS (SELECT 1 FROM outbox_relays r, json_each(r.sinks) WHERE value = p.sink) THEN p.settled_at
             ELSE max(coalesce(p.settled_at, p.freed_at), coalesce(p.freed_at, p.settled_at)) END,
-       p.seq, (SELECT count(*) FROM (SELECT 1 FROM outbox_dead d WHERE d.sink = p.sink LIMIT 100001))
+       p.seq, (SELECT count(*) FROM (SELECT 1 FROM outbox_dead d WHERE d.sink = p.sink LIMIT 100001)),
+       (SELECT coalesce(sum(m.n), 0) FROM
+--:minutes_of
+           m WHERE m.sink = p.sink AND m.minute >= :now / 60000000 * 60000000 - 300000000)
+       / ((:now - :now / 60000000 * 60000000 + 300000000) / 1000000.0)
 FROM outbox_partitions p JOIN outbox_sinks s ON s.name = p.sink ORDER BY p.sink;
 
 -- name: serving
@@ -182,6 +186,9 @@ DELETE FROM outbox_attempts WHERE sink = ?1;
 -- name: forget_positions
 DELETE FROM outbox_positions WHERE sink = ?1;
 
+-- name: forget_minutes
+DELETE FROM outbox_progress WHERE sink = ?1;
+
 -- name: forget_sink
 DELETE FROM outbox_sinks WHERE name = ?1;
 
@@ -217,3 +224,26 @@ UNION SELECT topic FROM outbox_dead WHERE id = ?1;
 -- name: discarded
 SELECT EXISTS (SELECT 1 FROM outbox_audit a JOIN outbox_sinks s ON s.name = a.sink
                WHERE a.message_id = ?2 AND a.sink = ?1 AND a.action = 'discard' AND a.at > s.created_at);
+
+-- What each sink published in each minute: the last settle says what no row says yet.
+-- name: minutes_of
+(SELECT g.sink, g.minute, g.count AS n FROM outbox_progress g
+ UNION ALL
+ SELECT l.sink, l.settled_at / 60000000 * 60000000,
+        l.published - coalesce((SELECT g.published FROM outbox_progress g WHERE g.sink = l.sink ORDER BY g.minute DESC LIMIT 1), 0)
+ FROM outbox_partitions l WHERE l.settled_at IS NOT NULL)
+
+-- name: minutes
+SELECT m.minute, sum(m.n) FROM
+--:minutes_of
+    m WHERE m.sink = ?1 AND m.minute >= ?2
+GROUP BY m.minute HAVING sum(m.n) > 0 ORDER BY m.minute;
+
+-- The first settle that had passed a message.
+-- name: published
+SELECT f.sink, max(f.minute, s.created_at), min(f.settled_at)
+FROM (SELECT sink, minute, settled_at FROM outbox_progress WHERE seq >= ?1
+      UNION ALL
+      SELECT sink, settled_at / 60000000 * 60000000, settled_at FROM outbox_partitions WHERE seq >= ?1 AND settled_at IS NOT NULL) f
+JOIN outbox_sinks s ON s.name = f.sink
+GROUP BY f.sink;

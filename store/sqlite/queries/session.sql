@@ -146,6 +146,21 @@ WHERE m.sink = ?1 AND m.partition_key = ?2 AND m.reason <> 'scheduled' AND (m.pl
   AND NOT EXISTS (SELECT 1 FROM outbox_dead d WHERE d.sink = ?1 AND d.partition_key = ?2 AND d.blocks)
 ORDER BY m.place, m.seq LIMIT ?5;
 
+-- Keeps how far the sink had got by its last settle, where that was in a minute that is over and it says something new.
+-- name: progress
+INSERT INTO outbox_progress (sink, minute, count, published, seq, settled_at)
+SELECT p.sink, p.settled_at / 60000000 * 60000000, p.published - coalesce(b.published, 0), p.published, p.seq, p.settled_at
+FROM outbox_partitions p
+LEFT JOIN outbox_progress b ON b.sink = p.sink AND b.minute = (SELECT max(minute) FROM outbox_progress WHERE sink = p.sink)
+WHERE p.sink = ?1 AND p.settled_at / 60000000 < :now / 60000000
+  AND (p.published, p.seq) IS NOT (coalesce(b.published, 0), coalesce(b.seq, 0))
+ON CONFLICT DO NOTHING;
+
+-- Rows that are older than ?1 microseconds go; the newest of a sink stays: the next one counts from there.
+-- name: forget_progress
+DELETE FROM outbox_progress
+WHERE settled_at < :now - ?1 AND minute < (SELECT max(n.minute) FROM outbox_progress n WHERE n.sink = outbox_progress.sink);
+
 -- The fence: whoever was overtaken, or does not know what became of its last settle, changes no row.
 -- name: settle
 UPDATE outbox_partitions SET no = no + 1, seq = max(seq, ?5), published = published + ?6, settled_at = :now

@@ -34,6 +34,10 @@ SELECT 'sequence', o.relname, concat_ws(' ', format_type(s.seqtypid, NULL), 'STA
     'CACHE', s.seqcache, CASE WHEN s.seqcycle THEN 'CYCLE' END)
 FROM ours o JOIN pg_sequence s ON s.seqrelid = o.oid
 UNION ALL
+SELECT 'view', v.relname, (SELECT string_agg(concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum)
+                           FROM pg_attribute a WHERE a.attrelid = v.oid AND a.attnum > 0)
+FROM ours v WHERE v.relkind = 'v'
+UNION ALL
 SELECT 'function', p.proname, concat_ws(' ', pg_get_function_arguments(p.oid), 'RETURNS', pg_get_function_result(p.oid), l.lanname,
     'VOLATILITY', p.provolatile, 'PARALLEL', p.proparallel, CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' END, array_to_string(p.proconfig, ' '))
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang

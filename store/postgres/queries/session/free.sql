@@ -1,16 +1,17 @@
 -- Free what a relay holds, with the cursors that its rows have. Deleting the rows fences it: its next settle finds
 -- nothing. The cursors are read by the delete itself: one that was read before may be replaced meanwhile.
-WITH gone AS (
+WITH ended AS (
     DELETE FROM outbox_cursors
     WHERE (sink, relay) IN (SELECT s, r.id FROM outbox_relays r, unnest(r.sinks) s WHERE r.id = $1::text::uuid)
     RETURNING *),
 counted AS (
-    UPDATE outbox_sinks s SET published = s.published + gone.published FROM gone WHERE s.name = gone.sink RETURNING 1),
-held AS (
-    SELECT g.sink, g.snapshot, g.late_snapshot, g.late_seq, u.part, u.seq FROM gone g, unnest(g.partitions, g.seqs) u(part, seq)),
+    UPDATE outbox_sinks s SET published = s.published + e.published FROM ended e WHERE s.name = e.sink RETURNING 1),
+--:progress
+, held AS (
+    SELECT g.sink, g.snapshot, g.late_snapshot, g.late_seq, u.part, u.seq FROM ended g, unnest(g.partitions, g.seqs) u(part, seq)),
 k AS (
     SELECT p.sink, p.partition_id, h.part IS NOT NULL AS here, h.snapshot, h.seq, h.late_snapshot, h.late_seq
-    FROM gone JOIN outbox_partitions p ON p.sink = gone.sink AND p.relay = $1::text::uuid
+    FROM ended e JOIN outbox_partitions p ON p.sink = e.sink AND p.relay = $1::text::uuid
     LEFT JOIN held h ON h.sink = p.sink AND h.part = p.partition_id)
 UPDATE outbox_partitions p SET relay = NULL, freed_at = clock_timestamp(),
     snapshot = CASE WHEN here THEN k.snapshot ELSE p.snapshot END, seq = CASE WHEN here THEN k.seq ELSE p.seq END,

@@ -3,7 +3,8 @@ WITH relay AS (
     UPDATE outbox_relays SET sinks = array_remove(sinks, $2::text), settings = settings - $2::text
     WHERE id = $1::text::uuid
     RETURNING id),
-gone AS (
-    DELETE FROM outbox_cursors c USING relay WHERE c.relay = relay.id AND c.sink = $2::text RETURNING c.published)
-UPDATE outbox_sinks SET published = published + (SELECT coalesce(sum(published), 0) FROM gone)
+ended AS (
+    DELETE FROM outbox_cursors c USING relay WHERE c.relay = relay.id AND c.sink = $2::text RETURNING c.*),
+--:progress
+UPDATE outbox_sinks SET published = published + (SELECT coalesce(sum(published), 0) FROM ended)
 WHERE name = $2::text;
