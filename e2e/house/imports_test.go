@@ -57,6 +57,10 @@ var allowList = map[string]Allowance{
 		Ours:   []string{"outbox", "broker", "store", "relay", "store/postgres", "broker/nats"},
 		Theirs: slices.Concat(ofPostgres, ofNATS),
 	},
+	"examples/start": {
+		Ours:   []string{"outbox", "broker", "store", "relay", "store/postgres", "store/sqlite", "broker/nats"},
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS),
+	},
 	"e2e": {
 		Ours: []string{
 			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "broker/nats",

@@ -28,10 +28,11 @@ func newOutside(t *testing.T, modules []Module) outside {
 		t.Fatal(err)
 	}
 	// The module cache is this test's own: ours must come from the proxy of this run. What others publish was mostly
-	// downloaded already; checksums of that are the business of `go mod verify`, not of this test.
+	// downloaded already; checksums of that are the business of `go mod verify`, not of this test. Without -trimpath packages
+	// would be compiled anew for each folder that they are in.
 	downloaded := filepath.Join(goEnv(t, "GOMODCACHE"), "cache", "download")
 	return outside{dir: t.TempDir(), env: append(os.Environ(),
-		"GOWORK=off", "GOFLAGS=-mod=mod -modcacherw", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=",
+		"GOWORK=off", "GOFLAGS=-mod=mod -modcacherw -trimpath", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=",
 		"GOMODCACHE="+cache, "GOBIN="+t.TempDir(),
 		"GOPROXY=file://"+proxy+",file://"+downloaded+","+goEnv(t, "GOPROXY"),
 	)}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -90,12 +91,12 @@ func block(t *testing.T, page, mark, language string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(page, mark)
 	if !found {
-		t.Fatalf("README.md has no %q", mark)
+		t.Fatalf("the page has no %q", mark)
 	}
 	_, rest, _ = strings.Cut(rest, "```"+language+"\n")
 	code, _, closed := strings.Cut(rest, "```\n")
 	if !closed {
-		t.Fatalf("README.md has no %s block after %q", language, mark)
+		t.Fatalf("the page has no %s block after %q", language, mark)
 	}
 	return code
 }
@@ -160,6 +161,7 @@ func TestTheProgramOfTheREADME(t *testing.T) {
 // The first command of the README, with less time.
 func TestTheDemoOfTheREADME(t *testing.T) {
 	t.Parallel()
+	built(t)
 	demo := open(t, "demo", block(t, text(t, root+"/README.md"), "<!-- quick start: demo -->", "sh"), "ARGS=--for 2s --rate 50")
 	demo.await(t, `^\s+lost +0\b`, `^The proof holds`)
 }
@@ -170,6 +172,7 @@ func TestTheQuickStartOfTheREADME(t *testing.T) {
 	database, broker := servers(t)
 	page := text(t, root+"/README.md")
 	port := freePort(t)
+	built(t)
 	terminal := func(name string) *session {
 		script := block(t, page, "<!-- quick start: every terminal -->", "sh") + block(t, page, "<!-- quick start: "+name+" -->", "sh")
 		// The one thing that is not as written: somebody else may be listening where the service would.
@@ -198,6 +201,23 @@ func freePort(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return port
+}
+
+// build makes bin/onward, once: several shells that all make it would write one file at the same time.
+var build = sync.OnceValue(func() error {
+	program := exec.Command("make", "build")
+	program.Dir = root
+	if out, err := program.CombinedOutput(); err != nil {
+		return fmt.Errorf("make build: %w: %s", err, out)
+	}
+	return nil
+})
+
+func built(t *testing.T) {
+	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A session is a shell at work, and what it has printed.
