@@ -23,11 +23,13 @@ type feed struct {
 	rules    core.Rules
 	log      *slog.Logger
 	database trouble
+
+	partitions int // of the sink
 }
 
 func (r *Relay) newFeed(s *Sink, info store.Info) *feed {
 	log := r.log.With("sink", s.Name)
-	return &feed{relay: r, sink: s, rules: r.coreRules(s, info), log: log, database: newTrouble(log)}
+	return &feed{relay: r, sink: s, rules: r.coreRules(s, info), log: log, database: newTrouble(log), partitions: info.Partitions}
 }
 
 // run serves the sink until ctx ends, or it cannot be served.
@@ -78,7 +80,7 @@ func (f *feed) join(ctx context.Context, id outbox.ID, replaced bool) (session s
 	forGood := func(err error) bool { return refused(err) || replaced && errors.Is(err, store.ErrNameTaken) }
 	err = f.relay.retry(ctx, &f.database, "join", forGood, func(ctx context.Context) (err error) {
 		session, err = c.Store.Join(ctx, store.Relay{
-			ID: id, Name: c.Name, Host: host, PID: os.Getpid(), Version: c.Version,
+			ID: id, Name: c.Name, NoLeasing: c.NoLeasing, Host: host, PID: os.Getpid(), Version: c.Version,
 			Lease: c.Lease, Heartbeat: c.Heartbeat, Page: c.Page, PageBytes: c.PageBytes,
 		}, f.asked())
 		return err
@@ -110,6 +112,9 @@ func (f *feed) serve(ctx context.Context, session store.Session) error {
 			wait = 20 * time.Millisecond
 		}
 		f.database.failed(loadSession, "loading the session again from the database", err, "again_in", wait)
+		if away := f.relay.databaseAway(&f.database); away != nil {
+			return errors.Join(away, f.leave(session))
+		}
 		sleep(ctx, wait) // what voids a session again and again must not become a busy loop
 	}
 }
@@ -131,7 +136,7 @@ func (r *Relay) coreRules(s *Sink, info store.Info) core.Rules {
 		Messages: s.Window.Messages, Bytes: s.Window.Bytes, Page: r.config.Page, PageBytes: r.config.PageBytes,
 		SettleEvery: s.Settle.Every, SettleCount: s.Settle.Count, PublishTimeout: s.PublishTimeout,
 		PollMin: r.config.PollMin, PollMax: r.config.PollMax, LeaseMargin: r.config.Lease / 10,
-		Retry: s.Retry, Breaker: s.Breaker,
+		Retry: s.Retry, Breaker: s.Breaker, Once: r.once,
 		Lineage: info.Lineage, Positions: s.RecordPositions, Topic: topicRules(s.OnDead, r.config.Topics), Rand: newRand(),
 	}
 	if s.Publisher != nil {
@@ -172,6 +177,7 @@ func (f *feed) describe() string {
 	say("breaker.first", r.Breaker.First, usual.Breaker.First)
 	say("breaker.max", r.Breaker.Max, usual.Breaker.Max)
 	say("record_positions", r.Positions, usual.Positions)
+	say("leasing", !f.relay.config.NoLeasing, true)
 	if d, ok := f.sink.Publisher.(broker.Describer); ok && d.Describe() != "" {
 		line = append(line, d.Describe())
 	}

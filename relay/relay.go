@@ -45,6 +45,11 @@ type Config struct {
 	ShutdownGrace time.Duration
 	Page          int // most messages of one read; 0: 2048
 	PageBytes     int // most payload bytes of one read; 0: 16 MiB
+	// NoLeasing: the relay shares no sink. Another live relay of one of its sinks, or one that wants to be, is refused with
+	// store.SinkHeld: at once, by whichever comes second.
+	NoLeasing bool
+	// RoundEvery is how often the Observer is told; 0: 1s; at least 1ms.
+	RoundEvery time.Duration
 
 	Version  string       // of the program, for `relays list`
 	Logger   *slog.Logger // nil: silent
@@ -87,7 +92,7 @@ type Topic struct {
 
 // Observer is told what the relay does. Calls come one after the other and must not block.
 type Observer interface {
-	// Round is called for each sink once a second and at the end of a run.
+	// Round is called for each sink every Config.RoundEvery, and at the end of a run.
 	Round(r Round)
 }
 
@@ -118,6 +123,7 @@ type Relay struct {
 	config   Config
 	log      *slog.Logger
 	database trouble // before the sinks are served; each feed has its own
+	once     bool    // RunOnce
 
 	mu       sync.Mutex
 	id       outbox.ID              // of the registration that all sinks share
@@ -145,6 +151,7 @@ func (c *Config) fill() {
 	def(&c.ShutdownGrace, 30*time.Second)
 	def(&c.Page, 2048)
 	def(&c.PageBytes, 16<<20)
+	def(&c.RoundEvery, time.Second)
 	if c.Name == "" {
 		c.Name = defaultName()
 	}
@@ -175,7 +182,7 @@ func (r *Relay) Name() string { return r.config.Name }
 // Run publishes until ctx ends; then it finishes what is in flight, settles it, gives its leases back and returns nil.
 // It waits, and says so in the log, while the database or the broker cannot be reached or another live relay has its
 // name. It returns an error when the store refuses (schema missing, old or new), when another relay has taken its name
-// over, or when what was in flight did not end within ShutdownGrace: the first such error of a sink ends all of them.
+// over, when a relay that does not share serves a sink (store.SinkHeld), or when what was in flight did not end within ShutdownGrace: the first such error of a sink ends all of them.
 //
 // Call Run once. It returns when everything that it started has ended, but for calls of the publisher that never return.
 func (r *Relay) Run(ctx context.Context) error {
@@ -191,7 +198,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		feeds.Add(1)
 		go func() {
 			defer feeds.Done()
-			if errs[i] = r.newFeed(&r.config.Sinks[i], info).run(ctx); errs[i] != nil {
+			if errs[i] = r.newFeed(&r.config.Sinks[i], info).run(ctx); errs[i] != nil && !isGaveUp(errs[i]) {
 				cancel() // one sink that cannot be served ends the relay; the others end gracefully
 			}
 		}()
@@ -226,12 +233,16 @@ var refusals = []error{
 }
 
 func refused(err error) bool {
+	if held := (*store.SinkHeld)(nil); errors.As(err, &held) {
+		return true
+	}
 	return slices.ContainsFunc(refusals, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
 // retry makes a call until it is answered, by nil or an error for good, or ctx ends (nil).
 func (r *Relay) retry(ctx context.Context, database *trouble, call string, forGood func(error) bool, f func(context.Context) error) error {
 	wait := 100 * time.Millisecond
+	var over time.Time // when the name is free, as far as that was known at first
 	for {
 		err := f(ctx)
 		if err == nil {
@@ -247,11 +258,17 @@ func (r *Relay) retry(ctx context.Context, database *trouble, call string, forGo
 		var taken *store.NameTaken
 		if errors.As(err, &taken) {
 			database.answered(call)
+			if r.nameStays(taken, &over) {
+				return err
+			}
 			r.log.Warn("waiting: a live relay has this name; give this one another name, or stop that one",
 				"host", taken.Host, "pid", taken.PID, "lease_ends_in", taken.Until.Round(time.Millisecond))
 			wait = min(max(taken.Until, 50*time.Millisecond), r.config.Heartbeat)
 		} else {
 			database.failed(call, "waiting for the database", err, "again_in", wait)
+			if away := r.databaseAway(database); away != nil {
+				return away
+			}
 		}
 		if !sleep(ctx, wait) {
 			return nil

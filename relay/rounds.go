@@ -81,6 +81,7 @@ func (t *turn) noteLease(l store.Lease) {
 		t.feed.log.Info("leases", "owned", len(t.owned), "gained", gained, "relays", l.Relays)
 	}
 	t.relays = l.Relays
+	t.noteUnattended(l)
 }
 
 // round tells the observer what happened since the last one.

@@ -14,6 +14,7 @@ type trouble struct {
 	calls map[string]bool // that failed and were not answered since; none: there is no trouble
 	since time.Time
 	said  time.Time
+	last  error
 }
 
 func newTrouble(log *slog.Logger) trouble { return trouble{log: log, calls: map[string]bool{}} }
@@ -27,6 +28,7 @@ const loadSession = "load"
 // failed notes that a call failed, and says so if it is time to; text is for the first time.
 func (t *trouble) failed(call, text string, err error, args ...any) {
 	now := time.Now()
+	t.last = err
 	first := len(t.calls) == 0
 	if t.calls[call] = true; !first && now.Sub(t.said) < sayAgain {
 		return

@@ -40,18 +40,19 @@ type turn struct {
 	quit      chan struct{} // closed when the turn has ended
 	graceful  bool          // everything was settled
 
-	stopping atomic.Bool
-	leased   bool // a renewal was answered
-	owned    map[int]int64
-	relays   int
-	reported core.Counters
-	gained   int
-	released int
-	rounded  time.Time
-	absent   bool      // the broker's check failed
-	since    time.Time // and began to
-	quiet    time.Time // when that was last logged
-	cause    error
+	stopping   atomic.Bool
+	leased     bool // a renewal was answered
+	owned      map[int]int64
+	relays     int
+	unattended int
+	reported   core.Counters
+	gained     int
+	released   int
+	rounded    time.Time
+	absent     bool      // the broker's check failed
+	since      time.Time // and began to
+	quiet      time.Time // when that was last logged
+	cause      error
 }
 
 func (f *feed) newTurn(session store.Session) *turn {
@@ -86,8 +87,8 @@ func (t *turn) run(ctx context.Context) error {
 		t.timer.Stop()
 		t.finish(&workers, cancel)
 	}()
-	second := time.NewTicker(time.Second)
-	defer second.Stop()
+	round := time.NewTicker(t.feed.relay.config.RoundEvery)
+	defer round.Stop()
 	done := ctx.Done()
 	var grace <-chan time.Time
 	var batch []core.Event
@@ -109,10 +110,13 @@ func (t *turn) run(ctx context.Context) error {
 			events = append(events, core.Woken{})
 		case <-t.timer.C:
 			events = append(events, core.Tick{})
-		case <-second.C:
+		case <-round.C:
 			t.round()
-			if t.leased {
+			if t.leased && time.Since(t.start) > time.Second {
 				t.feed.database.answered(loadSession)
+			}
+			if err := t.feed.relay.databaseAway(&t.feed.database); err != nil {
+				return err
 			}
 		case <-done:
 			done = nil
@@ -186,6 +190,10 @@ func (t *turn) do(io context.Context, effects []core.Effect) (over bool, err err
 		case core.Reload:
 			return true, e.Err
 		case core.Stopped:
+			if e.GaveUp {
+				return true, t.brokerAway()
+			}
+			t.noteDone()
 			return true, nil
 		}
 	}

@@ -26,6 +26,8 @@ var (
 	ErrLineageChanged = &outbox.Error{Code: "onward/lineage-changed", Detail: "the database's numbering went back"}
 	// ErrNameTaken: a live relay has this name. Wait for its lease to end and Join again. See NameTaken.
 	ErrNameTaken = &outbox.Error{Code: "onward/lease-held", Detail: "a live relay has this name"}
+	// ErrSinkHeld: a live relay serves the sink, and it or the one that joins does not share. See SinkHeld.
+	ErrSinkHeld = &outbox.Error{Code: "onward/lease-held", Detail: "a live relay serves the sink, and one of the two does not share"}
 )
 
 // What a Store refuses at start.
@@ -50,6 +52,20 @@ func (e *NameTaken) Error() string {
 // Unwrap makes it an ErrNameTaken.
 func (e *NameTaken) Unwrap() error { return ErrNameTaken }
 
+// SinkHeld is the error of Join while another live relay serves the sink, and one of the two has Relay.NoLeasing.
+type SinkHeld struct {
+	Sink, Name, Host string // Name: of the relay that serves it
+	PID              int
+	Until            time.Duration // when its lease ends if it does not renew it, from now
+}
+
+func (e *SinkHeld) Error() string {
+	return "sink " + e.Sink + " is served by relay " + e.Name + " on " + e.Host + ", and one of the two does not share (" + string(ErrSinkHeld.Code) + ")"
+}
+
+// Unwrap makes it an ErrSinkHeld.
+func (e *SinkHeld) Unwrap() error { return ErrSinkHeld }
+
 // Info is what a Store says of its database.
 type Info struct {
 	Database   string // "PostgreSQL 15.4"
@@ -69,6 +85,8 @@ type Relay struct {
 	Heartbeat time.Duration // how often it renews; at most a third of Lease
 	Page      int           // most messages of one read statement; 0: 2048
 	PageBytes int           // most payload bytes of one read statement; 0: 16 MiB
+	// NoLeasing: the relay does not share. It joins a sink that no other live relay serves, and while it lives no other may.
+	NoLeasing bool
 }
 
 // Sink is a named destination with its own cursors.
@@ -96,7 +114,8 @@ type Store interface {
 	// Register makes the sink where it is new, and changes nothing but its Selection where it is not.
 	Register(ctx context.Context, s Sink) error
 	// Join registers the relay on the sink, and the sink as Register does. It takes over an expired relay of the same name;
-	// a live one is a *NameTaken error.
+	// a live one is a *NameTaken error. Where this relay or one that serves the sink has NoLeasing, a live one is a *SinkHeld
+	// error, and an expired one is taken over first.
 	Join(ctx context.Context, r Relay, s Sink) (Session, error)
 	// Close frees what the store made. A pool that the caller handed in stays open.
 	Close() error
@@ -154,6 +173,9 @@ type Lease struct {
 	Surplus int           // how many are above the fair share: settle and give back
 	Recheck time.Duration // when to call Renew again at the latest: a foreign lease may have run out then; 0: no wish
 	Relays  int           // live relays on this sink
+	// Unattended is how many partitions of the sink are free, or held by a relay that has not renewed its lease since this
+	// one registered: it may have died.
+	Unattended int
 }
 
 // Key names what must stay in order. Partition follows from Key but where Key is empty.
@@ -185,13 +207,19 @@ type Page struct {
 	More  bool   // there may be more at once; false: everything visible was read
 	// Awaited is how long there will be a hint (Waker) for what is committed; 0: none is promised.
 	Awaited time.Duration
+	// Where Room.Mark asks for it: a number that nothing committed before Join is above, the same for the whole session (0:
+	// not known yet); and the partitions of which this page and those before have given all that there is up to that number.
+	// What is committed later, with a lower number, may still come.
+	Mark int64
+	Past []Owned
 }
 
 // Room bounds what is read. A message that is larger than Bytes comes alone.
 type Room struct {
 	Partitions []int // whose fresh messages are wanted
 	Messages   int
-	Bytes      int // of payloads
+	Bytes      int  // of payloads
+	Mark       bool // the page is to say which partitions are past what was committed before Join
 	// Await asks for a hint, once, when something is committed that this read may not have seen. Only of a Waker.
 	Await bool
 }
@@ -219,12 +247,15 @@ type Parked struct {
 	Reason   Reason
 	Attempts int // failed attempts so far, in all
 	Before   int // of them before the last requeue: they do not count against the budget
+	// Overdue is for how long it has been due, by the database's clock. Session.Heads alone says it.
+	Overdue time.Duration
 }
 
 // Heads is the answer of Session.Heads.
 type Heads struct {
 	Due  []Parked
 	Next time.Duration // when the next one is due; 0: none is waiting for a time
+	More bool          // there may be more that are due
 }
 
 // To is where a message goes.

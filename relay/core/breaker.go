@@ -38,6 +38,7 @@ func (b *breaker) heard(m *Machine, it *item, o broker.Outcome) {
 		}
 	case broker.Throttled:
 	default:
+		m.once.heard = m.now
 		b.failures = 0
 		if o == broker.Accepted || o == broker.Duplicate {
 			m.accepted++

@@ -44,6 +44,7 @@ type Rules struct {
 	Pipeline       bool   // the publisher keeps order in a pipeline
 	Lineage        string // goes out with every message
 	Positions      bool   // keep the broker's position of every message
+	Once           bool   // stop by itself after one pass over what was there when it began
 	// Topic says what holds for a topic; nil: nothing in particular.
 	Topic func(topic string) Topic
 	// Rand is the source of jitter, seeded by the shell or the simulator. Needed.
@@ -165,8 +166,9 @@ type (
 	Timer struct{ At time.Duration }
 	// Reload: drop this machine; the session must be loaded again (or joined again, where Err is ErrFenced).
 	Reload struct{ Err error }
-	// Stopped: nothing is in flight and everything is settled.
-	Stopped struct{}
+	// Stopped: nothing is in flight and everything is settled. GaveUp: with Rules.Once, the broker took nothing for
+	// PublishTimeout and Breaker.Max, and what was to be published is left in the database.
+	Stopped struct{ GaveUp bool }
 )
 
 func (Read) effect()          {}

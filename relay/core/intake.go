@@ -19,7 +19,9 @@ type reading struct {
 type asking struct {
 	out   bool
 	at    time.Duration
-	stale map[any]bool // keys, ids and partitions whose rows changed while the question was out: its answer is older
+	asked time.Duration // when the question that is out was asked
+	of    []*part       // what it asks for
+	stale map[any]bool  // keys, ids and partitions whose rows changed while the question was out: its answer is older
 }
 
 func (a *asking) moved(what any) {
@@ -39,7 +41,7 @@ const (
 
 // readable reports whether a read is wanted at all.
 func (m *Machine) readable() bool {
-	return !m.reading.out && !m.stopping && len(m.parts) > 0 &&
+	return !m.reading.out && !m.stopping && m.unread() &&
 		m.waiting < m.rules.Page && m.retained.messages < m.retainedMost() && m.retained.bytes < 2*m.rules.PageBytes
 }
 
@@ -50,11 +52,12 @@ func (m *Machine) read() {
 		return
 	}
 	room := store.Room{
+		Mark:     m.rules.Once,
 		Messages: min(m.rules.Page, m.retainedMost()-m.retained.messages),
 		Bytes:    min(m.rules.PageBytes, 2*m.rules.PageBytes-m.retained.bytes),
 	}
 	for _, p := range m.parts {
-		if !p.leaving && p.retained < m.rules.Page {
+		if !p.leaving && !p.past && p.retained < m.rules.Page {
 			room.Partitions = append(room.Partitions, p.id)
 		}
 	}
@@ -73,6 +76,7 @@ func (m *Machine) readDone(e ReadDone) {
 	}
 	m.promised(e.Page.Awaited)
 	m.pace(m.takePage(&e.Page) || e.Page.More)
+	m.takePast(&e.Page)
 	guards := m.reading.guards
 	m.reading.guards = nil
 	for _, l := range guards {
@@ -155,7 +159,7 @@ func (m *Machine) owned(sp *store.Part) *part {
 		p = nil
 	}
 	if p == nil && sp.Epoch > m.epochs[sp.Partition] {
-		p = &part{id: sp.Partition, epoch: sp.Epoch, since: never}
+		p = m.newPart(sp.Owned)
 		m.parts[p.id] = p
 	}
 	if p == nil || p.epoch != sp.Epoch {
@@ -186,7 +190,7 @@ func (m *Machine) idle() bool {
 }
 
 func (m *Machine) askable() bool {
-	return !m.heads.out && !m.stopping && len(m.parts) > 0 && !m.idle()
+	return !m.heads.out && !m.stopping && len(m.parts) > 0 && (m.rules.Once || !m.idle())
 }
 
 func (m *Machine) askHeads() {
@@ -194,22 +198,21 @@ func (m *Machine) askHeads() {
 		return
 	}
 	e := ReadHeads{Max: headsAtOnce}
-	for _, p := range m.parts {
-		if !p.leaving {
-			e.Partitions = append(e.Partitions, p.id)
-		}
+	asked := m.untried()
+	for _, p := range asked {
+		e.Partitions = append(e.Partitions, p.id)
 	}
-	if len(e.Partitions) == 0 {
+	if len(asked) == 0 {
 		m.heads.at = m.now + headsEvery
 		return
 	}
-	m.heads.out = true
+	m.heads.out, m.heads.asked, m.heads.of = true, m.now, asked
 	m.do(e)
 }
 
 func (m *Machine) headsDone(e HeadsDone) {
-	stale := m.heads.stale
-	m.heads = asking{at: m.now + headsEvery}
+	stale, asked := m.heads.stale, m.heads.of
+	m.heads = asking{at: m.now + headsEvery, asked: m.heads.asked}
 	if e.Err != nil {
 		m.broken(e.Err)
 		return
@@ -217,11 +220,17 @@ func (m *Machine) headsDone(e HeadsDone) {
 	if e.Heads.Next > 0 {
 		m.heads.at = m.now + min(headsEvery, max(e.Heads.Next, m.rules.PollMin))
 	}
-	if len(e.Heads.Due) >= headsAtOnce {
+	if e.Heads.More {
 		m.heads.at = m.now + m.rules.PollMin
+	}
+	if m.rules.Once {
+		m.takeTried(asked, &e.Heads)
 	}
 	for i := range e.Heads.Due {
 		h := &e.Heads.Due[i]
+		if m.rules.Once && !m.wasDue(h) {
+			continue
+		}
 		if stale[h.ID] || stale[h.Partition] || stale[store.Key{Partition: h.Partition, Key: h.Key}] {
 			m.heads.at = m.now
 			continue

@@ -205,7 +205,7 @@ func (m *Machine) followersDone(e FollowersDone) {
 	case e.Err != nil:
 		// The head is due in the database: it comes again with the next Heads.
 		l.releasing = false
-	case len(e.Records) == 0, l.part.leaving, m.stopping:
+	case len(e.Records) == 0, l.part.leaving, m.stopping, m.later(e.Records):
 		l.releasing = false
 	default:
 		for i := range e.Records {

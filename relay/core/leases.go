@@ -17,7 +17,7 @@ func (m *Machine) leased(e Leased) {
 			m.drop(o.Partition)
 		}
 		if m.parts[o.Partition] == nil && o.Epoch > m.epochs[o.Partition] {
-			m.parts[o.Partition] = &part{id: o.Partition, epoch: o.Epoch, since: never}
+			m.parts[o.Partition] = m.newPart(o)
 			m.reading.at, m.heads.at = m.now, m.now
 		}
 	}
@@ -29,6 +29,7 @@ func (m *Machine) leased(e Leased) {
 			leaving++
 		}
 	}
+	m.once.leased, m.once.unattended = true, e.Lease.Unattended
 	if n := e.Lease.Surplus - leaving; n > 0 && !m.stopping {
 		m.chooseLeaving(n)
 	}
@@ -98,6 +99,7 @@ func (m *Machine) dropLoose(it *item) {
 // cut drops the items of a read from position last on.
 func (m *Machine) cut(p *part, r *partRead, last int) {
 	for i := last; i < len(r.items); i++ {
+		p.past = false
 		it := &r.items[i]
 		it.state = dropped
 		it.gen++
@@ -185,6 +187,7 @@ func (m *Machine) gaveBack(e GaveBack) {
 	}
 	for _, id := range e.Partitions {
 		if p := m.parts[id]; p != nil && p.returned { // not one that has come back meanwhile
+			m.once.finished[id] = p.past && p.tried
 			m.drop(id)
 		}
 	}
@@ -214,5 +217,5 @@ func (m *Machine) stopped() {
 		}
 	}
 	m.over = true
-	m.do(Stopped{})
+	m.do(Stopped{GaveUp: m.once.gaveUp})
 }

@@ -52,6 +52,7 @@ type Machine struct {
 	settleAt  time.Duration // repeat of a settlement that failed
 	settleBad int           // failures in a row: the tap is closed while it is not 0
 	returning bool          // a GiveBack is out
+	once      once
 
 	timer    time.Duration
 	counters Counters
@@ -91,6 +92,7 @@ func New(rules Rules) *Machine {
 	m.breaker.state = breakerOpen
 	m.reading.interval = rules.PollMin
 	m.pending.no = 1
+	m.once.finished = map[int]bool{}
 	return m
 }
 
@@ -196,6 +198,7 @@ func (m *Machine) pump() {
 	m.publish()
 	m.leave()
 	m.settle()
+	m.endOnce()
 	if m.over {
 		return
 	}
@@ -235,6 +238,9 @@ func (m *Machine) wakeAt() time.Duration {
 	if s, ok := m.inflight.peek(); ok {
 		sooner(s.at + m.rules.PublishTimeout)
 		sooner(m.slowNext)
+	}
+	if m.rules.Once && !m.stopping && m.wants() {
+		sooner(m.giveUpAt())
 	}
 	return at
 }

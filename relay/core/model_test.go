@@ -39,6 +39,13 @@ type world struct {
 	open    map[int64]bool          // what the machine has published, and is not settled
 	window  int                     // the most that this may be
 	awaits  bool                    // a hint was asked for
+	once    bool                    // machines make one pass
+	lasting bool                    // machines are not lost, nor asked for partitions
+	mark    int64                   // the last number when the machine was made
+	tried   map[int64]bool          // what the machine has sent
+	before  []*row                  // what was committed when the machine was made
+	due     []*row                  // what was due then
+	ended   *Stopped
 
 	// broker
 	first map[outbox.ID]bool
@@ -79,10 +86,11 @@ func (w *world) start() {
 	}
 	w.reads = map[uint64]map[int][]*row{}
 	w.now = 0
+	w.begin()
 	w.m = New(Rules{
 		Messages: w.window, Page: 1 + w.rng.IntN(30), SettleEvery: 20 * time.Millisecond, Pipeline: w.pipeline,
 		PublishTimeout: publishTimeout, Retry: Retry{First: 50 * time.Millisecond, Max: time.Second, Attempts: 3},
-		Breaker: Breaker{First: 50 * time.Millisecond, Max: time.Second}, Rand: w.rng,
+		Breaker: Breaker{First: 50 * time.Millisecond, Max: time.Second}, Rand: w.rng, Once: w.once,
 		Hints: w.machine%2 == 0,
 	})
 	w.held = map[int]bool{}
@@ -94,7 +102,7 @@ func (w *world) start() {
 }
 
 func (w *world) lease(surplus int) Event {
-	lease := store.Lease{Surplus: min(surplus, len(w.held))}
+	lease := store.Lease{Surplus: min(surplus, len(w.held)), Unattended: worldParts - len(w.held)}
 	for p := range worldParts {
 		if w.held[p] {
 			lease.Owned = append(lease.Owned, store.Owned{Partition: p, Epoch: w.epochs[p]})
@@ -187,6 +195,8 @@ func (w *world) effect(e Effect) {
 		w.later(func() Event { return w.followers(e) })
 	case Publish:
 		w.publish(e)
+	case Stopped:
+		w.ended = &e
 	}
 }
 
@@ -260,11 +270,11 @@ func (w *world) turn(keys int) {
 	case n < 174:
 		w.reclaim()
 		surplus := 0
-		if w.faults {
+		if w.faults && !w.lasting {
 			surplus = w.rng.IntN(3)
 		}
 		w.step(w.lease(surplus))
-	case n < 175 && w.faults:
+	case n < 175 && w.faults && !w.lasting:
 		w.stats["crashes"]++
 		w.start()
 		for _, line := range w.parked { // times are of the machine's clock here

@@ -18,9 +18,16 @@ type part struct {
 	parked   int           // parked messages of this partition in memory
 	leaving  bool          // to be given back
 	returned bool          // GiveBack is out
+	past     bool          // of a pass: everything that was committed before it began was read
+	tried    bool          // and what was due then was tried
 	gone     bool
 	dirty    bool   // in pending.parts
 	lastIn   uint64 // number of the last settlement that has something of it
+}
+
+func (m *Machine) newPart(o store.Owned) *part {
+	done := m.once.finished[o.Partition]
+	return &part{id: o.Partition, epoch: o.Epoch, since: never, past: done, tried: done}
 }
 
 // partRead is what one read gave of one partition.
@@ -118,6 +125,7 @@ func (m *Machine) drop(id int) {
 		return
 	}
 	p.gone = true
+	m.once.leased = false
 	m.heads.moved(id) // another owner may have published them before it comes back
 	m.epochs[id] = p.epoch
 	delete(m.parts, id)

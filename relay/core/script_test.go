@@ -29,6 +29,8 @@ type script struct {
 	read    uint64
 	bytes   int // payload of each message that is given
 	timer   time.Duration
+	last    *store.Page // what the next page says of a pass; nil: nothing
+	more    bool        // heads say that there are more
 }
 
 // flight is one message in flight.
@@ -96,6 +98,9 @@ func (s *script) give(texts ...string) {
 	s.reads = s.reads[1:]
 	s.read++
 	page := store.Page{No: s.read}
+	if s.last != nil {
+		page.Mark, page.Past = s.last.Mark, s.last.Past
+	}
 	if len(texts) > 0 {
 		page.Parts = []store.Part{{Owned: store.Owned{Partition: 0, Epoch: 1}}}
 	}
@@ -176,7 +181,7 @@ func (s *script) heads(due ...store.Parked) {
 	for range 3 {
 		if i := slices.IndexFunc(s.asks, func(e Effect) bool { _, ok := e.(ReadHeads); return ok }); i >= 0 {
 			s.asks = slices.Delete(s.asks, i, i+1)
-			s.step(HeadsDone{Heads: store.Heads{Due: due}})
+			s.step(HeadsDone{Heads: store.Heads{Due: due, More: s.more}})
 			return
 		}
 		s.after(time.Second)

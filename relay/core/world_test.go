@@ -42,8 +42,14 @@ func (w *world) readPage(room store.Room) Event {
 			continue
 		}
 		part := store.Part{Owned: store.Owned{Partition: p, Epoch: w.epochs[p]}}
+		fresh := int64(0) // what is above is; the rest is late
+		for _, r := range w.rows {
+			if r.read && r.rec.Partition == p {
+				fresh = r.rec.Seq
+			}
+		}
 		for _, r := range w.rows { // in the order of seq
-			if r.committed && !r.read && r.rec.Partition == p && left > 0 {
+			if r.committed && !r.read && r.rec.Partition == p && left > 0 && (!w.once || r.rec.Seq < fresh || slices.Contains(room.Partitions, p)) {
 				left--
 				r.read = true
 				rec := r.rec
@@ -60,6 +66,9 @@ func (w *world) readPage(room store.Room) Event {
 	if room.Await && w.rng.IntN(4) > 0 {
 		w.awaits, page.Awaited = true, 2*time.Second
 		w.stats["promises"]++
+	}
+	if room.Mark {
+		page.Mark, page.Past = w.mark, w.past()
 	}
 	return ReadDone{Page: page}
 }
@@ -151,7 +160,9 @@ func (w *world) heads(most int) Event {
 	for _, key := range sortedKeys(w.parked) {
 		for _, p := range w.parked[key] {
 			if p.hasDue && p.due <= w.now && len(h.Due) < most {
-				h.Due = append(h.Due, w.parkedMessage(p))
+				head := w.parkedMessage(p)
+				head.Overdue = w.now - p.due
+				h.Due = append(h.Due, head)
 			} else if p.hasDue {
 				if d := p.due - w.now; h.Next == 0 || d < h.Next {
 					h.Next = d
@@ -195,6 +206,7 @@ func (w *world) publish(e Publish) {
 	for i, env := range e.Batch {
 		outcome, stores := w.draw()
 		r := w.find(env.Seq)
+		w.tried[env.Seq] = true
 		if outcome == broker.Uncertain || r.by == machine && w.now-r.sent >= publishTimeout {
 			r.uncertain = true
 		}

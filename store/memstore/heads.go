@@ -33,10 +33,16 @@ func (s *session) Heads(ctx context.Context, partitions []int, most int) (store.
 			continue
 		}
 		key := store.Key{Partition: r.row.Partition, Key: r.row.Key}
-		if len(heads.Due) < most && (key.Key == "" || !given[key]) {
-			given[key] = true
-			heads.Due = append(heads.Due, r.view())
+		if key.Key != "" && given[key] {
+			continue
 		}
+		if heads.More = len(heads.Due) >= most; heads.More {
+			break
+		}
+		given[key] = true
+		head := r.view()
+		head.Overdue = c.now.Sub(r.due)
+		heads.Due = append(heads.Due, head)
 	}
 	return heads, s.end(c, OpHeads)
 }

@@ -15,6 +15,7 @@ type relay struct {
 	name, host, version      string
 	pid                      int
 	lease                    time.Duration
+	noLeasing                bool
 	sinks                    []string
 	settings                 map[string]string    // by sink
 	turned                   map[string]time.Time // by sink: the last Renew
@@ -124,6 +125,16 @@ func (k *sink) claim(r *relay, n int) {
 			n--
 		}
 	}
+}
+
+// unattended is how many partitions are free, or held by a relay that has not renewed since this one registered.
+func (k *sink) unattended(me *relay) (n int) {
+	for _, p := range k.parts {
+		if p.owner == nil || p.owner != me && !p.owner.heartbeat.After(me.started) {
+			n++
+		}
+	}
+	return n
 }
 
 // recheck is when the earliest foreign lease ends, from now; at most once a second is worth it.

@@ -49,9 +49,22 @@ func (s *session) Read(ctx context.Context, room store.Room) (store.Page, error)
 	if rd.open > 0 {
 		s.reads = append(s.reads, rd)
 	}
+	if room.Mark {
+		page.Mark, page.Past = s.mark, past(owned, s.mark)
+	}
 	clear(s.counts)
 	clear(s.inRoom)
 	return page, nil
+}
+
+// past lists the partitions of which nothing up to the mark is unread.
+func past(owned []*part, mark int64) (all []store.Owned) {
+	for _, p := range owned {
+		if p.unread.upTo(mark) == 0 {
+			all = append(all, store.Owned{Partition: p.id, Epoch: p.epoch})
+		}
+	}
+	return all
 }
 
 // owned returns the partitions held, beginning with another one at each read.

@@ -101,6 +101,9 @@ func checkRelay(r store.Relay, k store.Sink) error {
 // register takes the name over if its holder's lease has ended, and adds the relay and its cursor.
 func (db *DB) register(r store.Relay, as store.Sink, now time.Time) error {
 	sinkName := as.Name
+	if err := db.share(r, sinkName, now); err != nil {
+		return err
+	}
 	if old := db.state.relays[r.ID]; old != nil && old.name != r.Name {
 		return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "join", Detail: "another relay has this id"}
 	}
@@ -116,12 +119,30 @@ func (db *DB) register(r store.Relay, as store.Sink, now time.Time) error {
 			db.takeOver(holder, now)
 		}
 		db.state.relays[r.ID] = &relay{
-			id: r.ID, name: r.Name, host: r.Host, version: r.Version, pid: r.PID, lease: r.Lease,
+			id: r.ID, name: r.Name, host: r.Host, version: r.Version, pid: r.PID, lease: r.Lease, noLeasing: r.NoLeasing,
 			sinks: []string{sinkName}, settings: map[string]string{sinkName: as.Settings}, turned: map[string]time.Time{}, started: now, heartbeat: now, ends: now.Add(r.Lease),
 		}
 	}
 	k := db.see(as, now)
 	k.cursors[r.ID] = &cursor{settledAt: now}
+	return nil
+}
+
+// share refuses a relay where it or another one of the sink does not share. One whose lease is over is taken over.
+func (db *DB) share(r store.Relay, sink string, now time.Time) error {
+	var others []*relay
+	for _, other := range db.state.relays {
+		if other.id != r.ID && slices.Contains(other.sinks, sink) && (other.noLeasing || r.NoLeasing) {
+			others = append(others, other)
+		}
+	}
+	slices.SortFunc(others, func(a, b *relay) int { return slices.Compare(a.id[:], b.id[:]) })
+	for _, other := range others {
+		if !other.expired(now) {
+			return &store.SinkHeld{Sink: sink, Name: other.name, Host: other.host, PID: other.pid, Until: other.ends.Sub(now)}
+		}
+		db.takeOver(other, now)
+	}
 	return nil
 }
 
@@ -146,6 +167,7 @@ type session struct {
 	incarnation uint64    // of the server that the session's memory is of
 	beaten      time.Time // the last heartbeat, by the process's clock
 	void, over  bool
+	mark        int64   // the last number given before the session was made
 	page        uint64  // number of the last read
 	reads       []*read // not settled whole, in order
 	turn        int     // which partition is served first
@@ -165,7 +187,7 @@ func newSession(s *Store, r store.Relay, as store.Sink, beaten time.Time) *sessi
 		r.PageBytes = 16 << 20
 	}
 	return &session{
-		store: s, db: s.db, relay: r, sink: as.Name, selection: as.Selection, beaten: beaten, incarnation: s.db.incarnation,
+		store: s, db: s.db, relay: r, sink: as.Name, selection: as.Selection, beaten: beaten, incarnation: s.db.incarnation, mark: s.db.state.seq,
 		hints: make(chan struct{}, 1), ended: make(chan struct{}),
 		counts: make([]int, s.db.config.Partitions), inRoom: make([]bool, s.db.config.Partitions),
 	}
@@ -264,7 +286,7 @@ func (s *session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	if ok && take && mine < target {
 		c.sink.claim(c.relay, target-mine)
 	}
-	lease := store.Lease{Until: s.beaten.Add(s.relay.Lease), Recheck: s.db.state.recheck(c.relay, c.now), Relays: relays}
+	lease := store.Lease{Until: s.beaten.Add(s.relay.Lease), Recheck: s.db.state.recheck(c.relay, c.now), Relays: relays, Unattended: c.sink.unattended(c.relay)}
 	if ok {
 		lease.Surplus = max(0, mine-target)
 	}

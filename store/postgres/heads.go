@@ -37,6 +37,7 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.
 	if !all && (found.Next == 0 || found.Next > headsAgain) {
 		found.Next = headsAgain
 	}
+	found.More = found.rows >= most || len(found.join) > 0
 	return found.Heads, nil
 }
 
@@ -44,6 +45,7 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.
 type headRows struct {
 	store.Heads
 	join []store.Parked
+	rows int
 }
 
 func (h *headRows) scan(rows pgx.Rows) error {
@@ -57,7 +59,9 @@ func (h *headRows) scan(rows pgx.Rows) error {
 			}
 			continue
 		}
-		p := d.parked(2)
+		h.rows++
+		p := d.parked(3)
+		p.Overdue = time.Duration(d.int(2)) * time.Microsecond
 		k := store.Key{Partition: p.Partition, Key: p.Key}
 		switch {
 		case d.err != nil:

@@ -46,7 +46,7 @@ func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	if err != nil {
 		return store.Lease{}, err
 	}
-	lease := store.Lease{Relays: seen.relays, Recheck: s.recheck()}
+	lease := store.Lease{Relays: seen.relays, Recheck: s.recheck(), Unattended: seen.unattended}
 	if seen.target != nil {
 		if missing := *seen.target - len(seen.mine); take && missing > 0 && seen.free > 0 {
 			if err := s.claim(ctx, op, missing); err != nil {
@@ -61,6 +61,7 @@ func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	_, lease.Until = s.member.times()
 	s.mu.Lock()
 	lease.Owned = s.ledger.owned()
+	lease.Unattended = max(0, lease.Unattended-(len(lease.Owned)-len(seen.mine))) // what was claimed since
 	s.mu.Unlock()
 	return lease, nil
 }
@@ -171,10 +172,11 @@ func (s *Session) takeOverExpired(ctx context.Context) error {
 
 // view is what the database says of a sink.
 type view struct {
-	target *int // nil: my lease is over
-	free   int
-	mine   []int32
-	relays int
+	target     *int // nil: my lease is over
+	free       int
+	mine       []int32
+	relays     int
+	unattended int
 }
 
 // look compares what the database says is mine with memory: a partition that came without our knowing (a claim whose
@@ -183,7 +185,7 @@ func (s *Session) look(ctx context.Context, op string) (view, error) {
 	var v view
 	var foreign *int64
 	now := time.Now()
-	err := s.trip(ctx, false, "look", []any{s.sink, s.member.ID.String()}, one(&v.target, &v.free, &v.mine, &v.relays, &foreign))
+	err := s.trip(ctx, false, "look", []any{s.sink, s.member.ID.String()}, one(&v.target, &v.free, &v.mine, &v.relays, &foreign, &v.unattended))
 	if err != nil {
 		return v, s.fail(op, "what is owned could not be read", err)
 	}

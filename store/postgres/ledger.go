@@ -26,6 +26,7 @@ type cursor struct {
 // only ever merge.
 type group struct {
 	pos   position
+	ours  bool     // its late pass began in this session
 	txids []string // the late transactions of its pass; nil: not drawn up yet
 }
 
@@ -55,6 +56,8 @@ type slot struct {
 	// caught: the late rows of the cursor that it was loaded with have come. Until then its parked rows do not go out: the
 	// read would not know them again, and they would come twice.
 	caught bool
+	// current: a read of this session has given all up to seq that had been committed when the session began.
+	current bool
 	// since is the read from which on the slot shares its group's positions.
 	since   uint64
 	entries []*entry
@@ -112,6 +115,17 @@ func (l *ledger) caughtUp(partitions []int) (parts []int32, all bool) {
 		}
 	}
 	return parts, len(parts) == len(partitions)
+}
+
+// past lists the partitions of which all that was committed before the session has been handed over; its numbers are not
+// above the mark.
+func (l *ledger) past(mark int64) (all []store.Owned) {
+	for _, s := range l.sorted() {
+		if s.current && s.seq >= mark {
+			all = append(all, store.Owned{Partition: s.part, Epoch: s.epoch})
+		}
+	}
+	return all
 }
 
 // owned lists what is held, by partition.

@@ -24,6 +24,7 @@ type request struct {
 	room   []bool  // of each slot: fresh rows are welcome
 	tops   []int64 // of each group: the largest L
 	bound  int     // fresh rows in all
+	mark   bool    // who asks wants to know what is past the mark
 	first  bool    // some slots are not caught up: late rows may have their outcome already
 }
 
@@ -210,7 +211,7 @@ func (l *ledger) record(r *request, a *answer) (keep []int, more bool) {
 		n := late + r.freshShare(i, len(a.rows[i])-late, fresh)
 		fresh += n - late
 		keep[i] = n
-		s.caught = true
+		s.caught, s.current = true, true
 		seqs := a.rows[i][:n:n]
 		l.take(s, seqs, late, a.snapshot, false)
 		if n > late {
@@ -270,7 +271,7 @@ func (l *ledger) merge(r *request, a *answer) (pass bool) {
 	for i, g := range r.groups {
 		switch {
 		case a.over[i]:
-			g.pos.late, g.pos.lateSeq, g.txids = a.snapshot, 0, nil
+			g.pos.late, g.pos.lateSeq, g.txids, g.ours = a.snapshot, 0, nil, true
 			pass = true
 		case g == into:
 			g.pos = position{snapshot: a.snapshot}
@@ -322,6 +323,7 @@ func (l *ledger) recordPage(r *request, a *answer, keep []int) {
 		n := len(a.rows[i])
 		keep[i] = n
 		s.caught = s.caught || a.ended
+		s.current = s.current || a.ended && r.groups[0].ours
 		l.take(s, a.rows[i], n, a.snapshot, true)
 	}
 	g := r.groups[0]

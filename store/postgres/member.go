@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -93,16 +92,14 @@ func (s *Store) incarnate(ctx context.Context) error {
 
 // register makes the sink and the relay's row, and takes over an expired relay of the same name.
 func (s *Store) register(ctx context.Context, m *member, sink store.Sink) error {
-	settings, err := json.Marshal(map[string]string{sink.Name: sink.Settings})
-	if err != nil {
-		return err
-	}
 	for range 3 {
 		var rows int
+		var by holder
 		err := s.trip(ctx, m.application, func(b *pgx.Batch) {
 			queueSink(b, s, sink)
-			b.Queue(s.text("register"), m.ID.String(), m.Name, []string{sink.Name}, m.Lease.Microseconds(), m.Host, m.PID, m.Version, string(settings))
+			b.Queue(s.text("register"), m.ID.String(), m.Name, sink.Name, m.Lease.Microseconds(), m.Host, m.PID, m.Version, sink.Settings, m.NoLeasing)
 			b.Queue(s.text("join"), m.ID.String(), sink.Name, sink.Settings)
+			b.Queue(s.text("held_by"), m.ID.String(), sink.Name, m.NoLeasing)
 		}, func(r pgx.BatchResults) error {
 			if _, err := r.Exec(); err != nil {
 				return err
@@ -110,9 +107,16 @@ func (s *Store) register(ctx context.Context, m *member, sink store.Sink) error 
 			if err := r.QueryRow().Scan(&rows); err != nil {
 				return err
 			}
-			_, err := r.Exec()
-			return err
+			if _, err := r.Exec(); err != nil {
+				return err
+			}
+			return by.read(r)
 		})
+		if err == nil && by.id != "" {
+			if err = s.sinkHeld(ctx, sink.Name, by); err == nil {
+				continue // it is free now
+			}
+		}
 		if err != nil || rows > 0 {
 			return err
 		}
@@ -121,6 +125,31 @@ func (s *Store) register(ctx context.Context, m *member, sink store.Sink) error 
 		}
 	}
 	return &store.NameTaken{Name: m.Name, Until: time.Second}
+}
+
+// holder is a relay that has what another one wants.
+type holder struct {
+	id, name, host string
+	pid            int
+	left           int64 // of its lease, in microseconds
+}
+
+// read leaves the holder empty where there is none.
+func (h *holder) read(r pgx.BatchResults) error {
+	err := r.QueryRow().Scan(&h.id, &h.name, &h.host, &h.pid, &h.left)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
+}
+
+// sinkHeld takes over an expired relay that serves a sink and does not share it, or is not to share it; a live one is the error.
+func (s *Store) sinkHeld(ctx context.Context, sink string, by holder) error {
+	if by.left > 0 {
+		return &store.SinkHeld{Sink: sink, Name: by.name, Host: by.host, PID: by.pid, Until: time.Duration(by.left) * time.Microsecond}
+	}
+	s.log.Info("taking over an expired relay of the sink", "relay", by.name, "host", by.host, "pid", by.pid)
+	return s.takeOver(ctx, by.id, takeExpired)
 }
 
 // nameHeld looks at who has the name. again: it is free now.

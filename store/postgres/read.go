@@ -36,6 +36,7 @@ func (s *Session) Read(ctx context.Context, room store.Room) (store.Page, error)
 		if r == nil {
 			return store.Page{No: l.reads}, nil
 		}
+		r.mark = room.Mark
 		found, err := s.find(ctx, r, room)
 		if err != nil {
 			return store.Page{}, s.fail(op, "nothing was read", err)
@@ -130,6 +131,12 @@ func (s *Session) record(op string, l *ledger, r *request, f *found) (page store
 	}
 	keep, more := l.record(r, &f.answer)
 	page = store.Page{No: l.reads, More: more}
+	if s.mark == 0 {
+		s.mark = f.top
+	}
+	if r.mark {
+		page.Mark, page.Past = s.mark, l.past(s.mark)
+	}
 	for i, slot := range r.slots {
 		if keep[i] > 0 {
 			page.Parts = append(page.Parts, store.Part{

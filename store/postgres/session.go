@@ -32,6 +32,7 @@ type Session struct {
 	no       int64 // of the cursor row
 	token    string
 	floor    int64
+	mark     int64 // the sequence's value at the first read; 0: there was none
 	count    int64 // published, in all
 	written  position
 	settled  time.Time

@@ -62,10 +62,11 @@ func (c *call) heads(sink string, now int64, most int) (heads store.Heads, err e
 	given := map[string]bool{}
 	var row parkedRow
 	err = c.query("heads", []any{sink, now}, func(rows *sql.Rows) (bool, error) {
-		if len(heads.Due) >= most {
+		if heads.More = len(heads.Due) >= most; heads.More {
 			return true, nil
 		}
-		if err := rows.Scan(row.fields()...); err != nil {
+		var due int64
+		if err := rows.Scan(append(row.fields(), &due)...); err != nil {
 			return false, err
 		}
 		if row.Key != "" && given[row.Key] {
@@ -73,6 +74,7 @@ func (c *call) heads(sink string, now int64, most int) (heads store.Heads, err e
 		}
 		given[row.Key] = true
 		p, err := row.parked()
+		p.Overdue = time.Duration(now-due) * time.Microsecond
 		heads.Due = append(heads.Due, p)
 		return false, err
 	})

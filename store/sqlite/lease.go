@@ -110,6 +110,9 @@ func (s *Session) lease(v view) store.Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := store.Lease{Until: s.beaten.Add(s.relay.Lease), Relays: v.relays}
+	if !v.held && !v.attended {
+		l.Unattended = 1
+	}
 	if v.held {
 		l.Owned = []store.Owned{{Partition: 0, Epoch: v.epoch}}
 	}

@@ -32,7 +32,7 @@ func (s *Session) Read(ctx context.Context, room store.Room) (page store.Page, e
 			limit = 0
 		}
 		if quiet == version || epoch == 0 && limit == 0 {
-			page = s.handOver(epoch, found{})
+			page = s.handOver(epoch, found{}, room.Mark)
 			return nil
 		}
 		var f found
@@ -44,6 +44,7 @@ func (s *Session) Read(ctx context.Context, room store.Room) (page store.Page, e
 			if v.seq > v.newest || at > v.newest {
 				return lineageChanged()
 			}
+			s.noteMark(v.newest)
 			if epoch == 0 || !v.held || v.epoch != epoch || limit == 0 {
 				limit = 0
 				return nil
@@ -54,7 +55,8 @@ func (s *Session) Read(ctx context.Context, room store.Room) (page store.Page, e
 		if err != nil {
 			return err
 		}
-		page = s.handOver(epoch, f)
+		f.all = limit > 0 && !f.more
+		page = s.handOver(epoch, f, room.Mark)
 		if limit > 0 && len(f.records) == 0 && !f.more {
 			s.mu.Lock()
 			if s.epoch == epoch && s.at == max(at, f.upto) {
@@ -72,6 +74,15 @@ type found struct {
 	records []store.Record
 	upto    int64 // what stands between the last record and this is not taken
 	more    bool
+	all     bool // there is nothing behind it
+}
+
+func (s *Session) noteMark(newest int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mark < 0 {
+		s.mark = newest
+	}
 }
 
 // passes is how many messages a read passes over at most; then it answers, and there is more.
@@ -150,11 +161,12 @@ func (c *call) page(name string, args []any, limit, bytes int) (records []store.
 }
 
 // handOver numbers a page and remembers what it gave and passed over, unless the partition was lost meanwhile.
-func (s *Session) handOver(epoch int64, f found) store.Page {
+func (s *Session) handOver(epoch int64, f found, mark bool) (page store.Page) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.page++
-	page := store.Page{No: s.page}
+	page.No = s.page
+	defer func() { s.sayPast(&page, epoch, f.all, mark) }()
 	if f.upto == 0 || s.epoch != epoch || s.void {
 		return page
 	}
@@ -170,6 +182,18 @@ func (s *Session) handOver(epoch int64, f found) store.Page {
 	s.reads = append(s.reads, r)
 	page.Parts = []store.Part{{Owned: store.Owned{Partition: 0, Epoch: epoch}, Records: f.records}}
 	return page
+}
+
+// sayPast adds to a page whether the partition is past the mark.
+func (s *Session) sayPast(page *store.Page, epoch int64, all, asked bool) {
+	held := epoch != 0 && s.epoch == epoch && !s.void
+	s.past = s.past || held && (all || s.mark >= 0 && s.at >= s.mark)
+	if asked {
+		page.Mark = max(0, s.mark)
+		if held && s.past {
+			page.Past = []store.Owned{{Partition: 0, Epoch: epoch}}
+		}
+	}
 }
 
 // recordRow takes the columns of record in queries/columns.sql.

@@ -29,6 +29,8 @@ type Session struct {
 	at     int64     // the seq up to which was read, or passed over
 	page   uint64    // number of the last read
 	reads  []*read   // not settled whole, in order
+	mark   int64     // the last number given at the first read; -1: there was none
+	past   bool      // that number was read, or all that there was after the session had joined
 	quiet  int64     // data_version of the reader when there was nothing behind at; 0: unknown
 }
 
@@ -56,7 +58,7 @@ func (s *Store) Join(ctx context.Context, r store.Relay, k store.Sink) (store.Se
 	if err := checkSelection("join", k.Selection); err != nil {
 		return nil, err
 	}
-	session := &Session{store: s, relay: r, sink: k.Name, takes: k.Selection, beaten: time.Now(), turned: time.Now()}
+	session := &Session{store: s, relay: r, sink: k.Name, takes: k.Selection, beaten: time.Now(), turned: time.Now(), mark: -1}
 	err := s.writer.use(ctx, func(c *call) error {
 		return c.write(func() error { return c.register(r, k) })
 	})
@@ -106,6 +108,9 @@ func (c *call) register(r store.Relay, k store.Sink) error {
 	var now int64
 	var h holder
 	id, sink := r.ID.String(), k.Name
+	if err := c.share(r, sink); err != nil {
+		return err
+	}
 	if _, err := c.row("now", nil, &now); err != nil {
 		return err
 	}
@@ -125,7 +130,7 @@ func (c *call) register(r store.Relay, k store.Sink) error {
 			err = c.remove(h.id)
 		}
 		if err == nil {
-			_, err = c.exec("register", id, r.Name, sink, r.Lease.Microseconds(), r.Host, r.PID, r.Version, k.Settings)
+			_, err = c.exec("register", id, r.Name, sink, r.Lease.Microseconds(), r.Host, r.PID, r.Version, k.Settings, r.NoLeasing)
 		}
 	}
 	if err == nil {
@@ -138,6 +143,27 @@ func (c *call) register(r store.Relay, k store.Sink) error {
 		_, err = c.exec("joined", sink)
 	}
 	return err
+}
+
+// share refuses a relay where it or another one of the sink does not share. One whose lease is over is taken over.
+func (c *call) share(r store.Relay, sink string) error {
+	for {
+		var now int64
+		var h holder
+		if _, err := c.row("now", nil, &now); err != nil {
+			return err
+		}
+		found, err := c.row("held_by", []any{r.ID.String(), sink, r.NoLeasing}, &h.id, &h.name, &h.host, &h.pid, &h.until, &h.lease)
+		switch {
+		case err != nil || !found:
+			return err
+		case !h.expired(now):
+			return &store.SinkHeld{Sink: sink, Name: h.name, Host: h.host, PID: h.pid, Until: time.Duration(min(h.until-now, h.lease)) * time.Microsecond}
+		}
+		if err := c.remove(h.id); err != nil {
+			return err
+		}
+	}
 }
 
 // remove takes a relay's place: what it held is free.
@@ -158,6 +184,7 @@ type view struct {
 	othersUntil      int64 // 0: there are no others
 	expired          bool  // others whose lease is over
 	newest           int64 // number given
+	attended         bool  // by another relay, which has renewed its lease since this one registered
 }
 
 var errGone = refusal(store.ErrFenced)
@@ -169,7 +196,7 @@ func refusal(sentinel *outbox.Error) error {
 // look reads it; a relay that is not registered has lost its place.
 func (s *Session) look(c *call) (v view, err error) {
 	found, err := c.row("look", []any{s.relay.ID.String(), s.sink}, &v.now, &v.leasedUntil, &v.held, &v.owned, &v.epoch, &v.no, &v.seq,
-		&v.relays, &v.othersUntil, &v.expired, &v.newest)
+		&v.relays, &v.othersUntil, &v.expired, &v.newest, &v.attended)
 	if err == nil && !found {
 		err = errGone
 	}
@@ -278,7 +305,7 @@ func (s *Session) pass(c *call) error {
 func (s *Session) forget(v view) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reads, s.void, s.quiet = nil, false, 0
+	s.reads, s.void, s.past, s.quiet = nil, false, false, 0
 	s.epoch, s.no, s.at = 0, v.no, v.seq
 	if v.held {
 		s.epoch = v.epoch

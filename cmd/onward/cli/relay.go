@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -29,8 +27,7 @@ import (
 )
 
 func newRelay(a *app) *cobra.Command {
-	var jsonLines, endsWithInput bool
-	var only []string
+	var f relayFlags
 	c := &cobra.Command{
 		Use:   "relay",
 		Short: "Publish what services write, until stopped",
@@ -42,26 +39,29 @@ It refuses to start with a wrong configuration or with tables that are missing, 
 database, broker or stream that is not there yet is waited for.
 
 SIGTERM or Ctrl-C: it stops reading, finishes what is in flight, settles, gives its leases back, and ends
-with 0. The second signal ends it at once, with 6; what was in flight may then come twice.`,
+with 0. The second signal ends it at once, with 6; what was in flight may then come twice.
+
+With --once it makes one pass instead, and ends: what was committed before it began is published, parked or dead
+by then, and what was due for another try was tried once. Partitions of another live relay are that relay's. It
+ends with 5 where the broker takes nothing or the database does not answer, and nothing is lost by that: the next
+pass does it. As a cron job: onward relay --once --no-leasing. A second one that starts too early ends with 4.`,
 		Example: `  onward relay --config onward.yaml
   ONWARD_DATABASE__URL=postgres://app@db/shop ONWARD_SINKS__0__NAME=orders \
     ONWARD_SINKS__0__URL=nats://broker:4222 ONWARD_SINKS__0__NATS__STREAM=ORDERS onward relay
-  onward relay --json | jq '{published, retried, breaker}'`,
+  onward relay --json | jq '{published, retried, breaker}'
+  onward relay --once --no-leasing --silent`,
 		Args: takes(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx := c.Context()
-			if endsWithInput {
+			if f.endsWithInput {
 				var stop func()
 				ctx, stop = a.untilInputEnds(ctx)
 				defer stop()
 			}
-			return a.runRelay(ctx, only, jsonLines)
+			return a.runRelay(ctx, &f)
 		},
 	}
-	c.Flags().StringSliceVar(&only, "sink", nil, "serve this sink alone, of those in the configuration (repeat it for several)")
-	c.Flags().BoolVar(&jsonLines, "json", false, "one JSON object a second on stdout: what was read, published, retried, ...")
-	c.Flags().BoolVar(&endsWithInput, "ends-with-input", false, "stop when standard input ends, and not by Ctrl-C: whoever started it decides")
-	_ = c.Flags().MarkHidden("ends-with-input") // it is there
+	f.add(c)
 	return c
 }
 
@@ -77,22 +77,23 @@ func (a *app) untilInputEnds(ctx context.Context) (context.Context, func()) {
 	return ctx, cancel
 }
 
-func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (failed error) {
+func (a *app) runRelay(ctx context.Context, f *relayFlags) (failed error) {
 	c, err := a.load(config.NeedRelay)
 	if err != nil {
 		return err
 	}
-	if err := onlySinks(c, only); err != nil {
+	if err := f.apply(c); err != nil {
 		return err
 	}
-	log := newLogger(a.env.Err, a.env.ErrIsTerminal, a.quiet, c.Telemetry.Log)
+	log := f.logger(a, c)
 	signal.Ignore(syscall.SIGPIPE) // a reader of the log or of --json that goes away is no reason to stop publishing
 	rc := relayConfig(c)
+	rc.NoLeasing, rc.RoundEvery = f.noLeasing, f.every()
 	for i, s := range c.Sinks {
 		if !s.Enabled {
 			continue
 		}
-		if jsonLines && s.URL == "jsonl:" {
+		if f.json && s.URL == "jsonl:" {
 			return errBothOnOut
 		}
 		publisher, err := openPublisher(s)
@@ -102,7 +103,7 @@ func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (fail
 		defer func() { failed = errors.Join(failed, closePublisher(publisher, c.Relay.ShutdownGrace)) }()
 		rc.Sinks[i].Publisher = publisher
 	}
-	b, s, err := waitForStore(ctx, log, c.Database)
+	b, s, err := waitForStore(ctx, log, c.Database, f.patience(c))
 	if b != nil {
 		defer b.close()
 	}
@@ -115,7 +116,7 @@ func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (fail
 	}
 	defer func() { failed = errors.Join(failed, s.Close()) }()
 	rc.Store, rc.Logger = s, log
-	if jsonLines {
+	if f.json {
 		admin, err := b.admin()
 		if err != nil {
 			return err
@@ -133,7 +134,11 @@ func (a *app) runRelay(ctx context.Context, only []string, jsonLines bool) (fail
 			log.Info("relay starts", "relay", r.Name(), "sink", s.Name, "to", config.MaskURL(s.URL), "version", rc.Version)
 		}
 	}
-	if err := r.Run(ctx); err != nil {
+	run := r.Run
+	if f.once {
+		run = r.RunOnce
+	}
+	if err := run(ctx); err != nil {
 		return migrateHint(err)
 	}
 	log.Info("relay ends", "relay", r.Name())
@@ -145,30 +150,10 @@ var errBothOnOut = &outbox.Error{
 	Hint: "leave out --json, or name a file: jsonl:/path/file.jsonl",
 }
 
-// onlySinks leaves the sinks of these names; none: all of them.
-func onlySinks(c *config.Config, names []string) error {
-	for _, name := range names {
-		if !slices.ContainsFunc(c.Sinks, func(s config.Sink) bool { return s.Name == name }) {
-			var known []string
-			for _, s := range c.Sinks {
-				known = append(known, s.Name)
-			}
-			return &outbox.Error{
-				Code: outbox.ErrConfigInvalid.Code, Op: "relay --sink", Detail: fmt.Sprintf("there is no sink %q in the configuration", name),
-				Hint: "the sinks are: " + strings.Join(known, ", "),
-			}
-		}
-	}
-	if names != nil {
-		c.Sinks = slices.DeleteFunc(c.Sinks, func(s config.Sink) bool { return !slices.Contains(names, s.Name) })
-	}
-	return nil
-}
-
 // waitForStore opens the store once the database is there, after migrating it where the configuration says so.
-func waitForStore(ctx context.Context, log *slog.Logger, d config.Database) (b backend, s store.Store, err error) {
+func waitForStore(ctx context.Context, log *slog.Logger, d config.Database, patience time.Duration) (b backend, s store.Store, err error) {
 	var waited, there time.Time // since when the database was waited for, and was there
-	err = waitForDatabase(ctx, log, func(ctx context.Context) (err error) {
+	err = waitForDatabase(ctx, log, patience, func(ctx context.Context) (err error) {
 		if b == nil {
 			if b, err = openBackend(context.WithoutCancel(ctx), d, d.AutoMigrate); err != nil {
 				waited = time.Now()

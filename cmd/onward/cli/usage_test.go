@@ -47,7 +47,7 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	for _, command := range []string{
-		"relai", "messages", "messages lsit", "dead --foo", "messages list extra", "relay --once", "status --server http://x", "status -o yaml",
+		"relai", "messages", "messages lsit", "dead --foo", "messages list extra", "relay --onse", "relay --interval-ms 0", "relay --window many", "status --server http://x", "status -o yaml",
 		"help nosuch", "help dead nosuch", "messages list --limt 3", "messages list --attempts x", "migrate up --lock-timeout soon", "messages list --sink=", "dead list --key=",
 		"dead requeue --key= --yes", "dead requeue " + id(1) + " --topic orders", "dead requeue --sink orders --limit 10001",
 		"status", "relay", "dead requeue", "dead discard " + id(1), "dead discard", "dead requeue nonsense", "dead requeue " + id(1) + " --rate -1",

@@ -19,8 +19,9 @@ const (
 	sayAgain  = 10 * time.Second
 )
 
-// waitForDatabase calls f until it succeeds, fails for a reason that waiting does not mend, or ctx ends.
-func waitForDatabase(ctx context.Context, log *slog.Logger, f func(ctx context.Context) error) error {
+// waitForDatabase calls f until it succeeds, fails for a reason that waiting does not mend, has failed for all of the patience
+// (0: that is endless), or ctx ends.
+func waitForDatabase(ctx context.Context, log *slog.Logger, patience time.Duration, f func(ctx context.Context) error) error {
 	wait := firstWait
 	var since, said time.Time
 	for {
@@ -36,6 +37,8 @@ func waitForDatabase(ctx context.Context, log *slog.Logger, f func(ctx context.C
 		case since.IsZero():
 			since, said = now, now
 			log.Warn("waiting for the database", "error", err)
+		case patience > 0 && now.Sub(since) >= patience:
+			return err
 		case now.Sub(said) >= sayAgain:
 			said = now
 			log.Warn("still waiting for the database", "for", now.Sub(since).Round(time.Second), "error", err)

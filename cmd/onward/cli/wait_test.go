@@ -18,7 +18,7 @@ func TestWaitingForTheDatabaseIsAFewLinesOfLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		start := time.Now()
-		err := waitForDatabase(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), func(context.Context) error {
+		err := waitForDatabase(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), 0, func(context.Context) error {
 			if time.Since(start) < 35*time.Second {
 				return &pgconn.PgError{Code: "57P03", Message: "the database system is starting up"}
 			}

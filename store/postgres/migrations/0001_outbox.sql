@@ -93,6 +93,7 @@ CREATE TABLE outbox_relays (
     sinks        text[]      NOT NULL,
     settings     jsonb       NOT NULL DEFAULT '{}',    -- of each sink: how this relay serves it, for people
     draining     boolean     NOT NULL DEFAULT false,
+    no_leasing   boolean     NOT NULL DEFAULT false,   -- no other relay may serve its sinks
     lease        interval    NOT NULL,
     host         text        NOT NULL DEFAULT '',
     pid          int         NOT NULL DEFAULT 0,

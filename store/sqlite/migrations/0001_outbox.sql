@@ -74,6 +74,7 @@ CREATE TABLE outbox_relays (
     sinks        TEXT    NOT NULL,
     settings     TEXT    NOT NULL DEFAULT '{}',
     draining     INTEGER NOT NULL DEFAULT 0,
+    no_leasing   INTEGER NOT NULL DEFAULT 0,
     lease        INTEGER NOT NULL,
     host         TEXT    NOT NULL DEFAULT '',
     pid          INTEGER NOT NULL DEFAULT 0,

@@ -3,6 +3,12 @@
 -- name: now
 SELECT :now;
 
+-- Another relay that serves a sink, where one of the two does not share it.
+-- name: held_by
+SELECT id, name, host, pid, leased_until, lease FROM outbox_relays
+WHERE id <> ?1 AND EXISTS (SELECT 1 FROM json_each(sinks) WHERE value = ?2) AND (no_leasing OR ?3)
+ORDER BY leased_until DESC;
+
 -- Who has a name, or an id.
 -- name: holder
 SELECT id, name, host, pid, leased_until, lease, EXISTS (SELECT 1 FROM json_each(sinks) WHERE value = ?3)
@@ -10,8 +16,8 @@ FROM outbox_relays WHERE name = ?1 OR id = ?2 ORDER BY id = ?2 DESC;
 
 -- SQLite's clock stands up to a millisecond behind: a lease ends one later, so not before its owner thinks.
 -- name: register
-INSERT INTO outbox_relays (id, name, sinks, lease, host, pid, version, settings, started_at, heartbeat_at, leased_until)
-VALUES (?1, ?2, json_array(?3), ?4, ?5, ?6, ?7, json_object(?3, ?8), :now, :now, :now + 1000 + ?4);
+INSERT INTO outbox_relays (id, name, sinks, lease, host, pid, version, settings, no_leasing, started_at, heartbeat_at, leased_until)
+VALUES (?1, ?2, json_array(?3), ?4, ?5, ?6, ?7, json_object(?3, ?8), ?9, :now, :now, :now + 1000 + ?4);
 
 -- name: add_sink
 UPDATE outbox_relays SET sinks = json_insert(sinks, '$[#]', ?2), settings = json_patch(settings, json_object(?2, ?3)) WHERE id = ?1;
@@ -41,7 +47,8 @@ SELECT n.now, r.leased_until, p.relay IS r.id AS held, p.relay IS NOT NULL AS ow
        coalesce((SELECT min(leased_until) FROM outbox_relays o WHERE o.id <> r.id), 0),
        EXISTS (SELECT 1 FROM outbox_relays o
                WHERE o.id <> r.id AND (o.leased_until <= n.now OR o.leased_until > n.now + 2 * o.lease)),
-       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_messages'), 0)
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_messages'), 0),
+       EXISTS (SELECT 1 FROM outbox_relays o WHERE o.id = p.relay AND o.id <> r.id AND o.heartbeat_at > r.started_at)
 FROM (SELECT :now AS now) n
 JOIN outbox_relays r ON r.id = ?1 AND EXISTS (SELECT 1 FROM json_each(r.sinks) WHERE value = ?2)
 JOIN outbox_partitions p ON p.sink = ?2;
@@ -131,7 +138,7 @@ WHERE m.sink = ?1 AND m.due_at IS NOT NULL AND m.due_at <= :now AND m.reason = '
 -- name: heads
 SELECT
 --:record
-    , m.place, m.reason, m.attempts, m.attempts_before
+    , m.place, m.reason, m.attempts, m.attempts_before, m.due_at
 FROM outbox_parked m WHERE m.sink = ?1 AND m.due_at IS NOT NULL AND m.due_at <= ?2 ORDER BY m.due_at, m.place, m.seq;
 
 -- name: next_due
