@@ -44,14 +44,14 @@ func (w *world) past() (all []store.Owned) {
 // all that was committed before it has its outcome, and all that was due then was tried.
 func TestAPassEndsInAnUnreliableWorld(t *testing.T) {
 	t.Parallel()
-	seeds := 300
+	seeds := 100
 	if testing.Short() {
 		seeds = 50
 	}
 	total := map[string]int{}
 	for seed := range uint64(seeds) {
 		w := newWorld(seed)
-		for range 2000 {
+		for range 1500 {
 			w.turn(4)
 		}
 		w.once = true

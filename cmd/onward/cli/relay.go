@@ -89,19 +89,10 @@ func (a *app) runRelay(ctx context.Context, f *relayFlags) (failed error) {
 	signal.Ignore(syscall.SIGPIPE) // a reader of the log or of --json that goes away is no reason to stop publishing
 	rc := relayConfig(c)
 	rc.NoLeasing, rc.RoundEvery = f.noLeasing, f.every()
-	for i, s := range c.Sinks {
-		if !s.Enabled {
-			continue
-		}
-		if f.json && s.URL == "jsonl:" {
-			return errBothOnOut
-		}
-		publisher, err := openPublisher(s)
-		if err != nil {
-			return fmt.Errorf("sink %s: %w", s.Name, err)
-		}
-		defer func() { failed = errors.Join(failed, closePublisher(publisher, c.Relay.ShutdownGrace)) }()
-		rc.Sinks[i].Publisher = publisher
+	shut, err := openPublishers(c, f.json, rc.Sinks)
+	defer func() { failed = errors.Join(failed, shut()) }()
+	if err != nil {
+		return err
 	}
 	b, s, err := waitForStore(ctx, log, c.Database, f.patience(c))
 	if b != nil {
@@ -143,6 +134,30 @@ func (a *app) runRelay(ctx context.Context, f *relayFlags) (failed error) {
 	}
 	log.Info("relay ends", "relay", r.Name())
 	return nil
+}
+
+// openPublishers gives the sinks that are served their publishers; shut closes those that were opened.
+func openPublishers(c *config.Config, jsonLines bool, sinks []relay.Sink) (shut func() error, err error) {
+	shut = func() (err error) {
+		for i := range sinks {
+			if p := sinks[i].Publisher; p != nil {
+				err = errors.Join(err, closePublisher(p, c.Relay.ShutdownGrace))
+			}
+		}
+		return err
+	}
+	for i, s := range c.Sinks {
+		if !s.Enabled {
+			continue
+		}
+		if jsonLines && s.URL == "jsonl:" {
+			return shut, errBothOnOut
+		}
+		if sinks[i].Publisher, err = openPublisher(s); err != nil {
+			return shut, fmt.Errorf("sink %s: %w", s.Name, err)
+		}
+	}
+	return shut, nil
 }
 
 var errBothOnOut = &outbox.Error{

@@ -113,7 +113,7 @@ func flagError(c *cobra.Command, err error) error {
 		}
 	}
 	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
-		kind := map[string]string{"int": "a whole number", "duration": "a duration: write for example 500ms or 5s", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
+		kind := map[string]string{"int": "a whole number", "number": "a whole number from 1 on", "duration": "a duration: write for example 500ms or 5s", "bool": "true or false"}[invalid.GetFlag().Value.Type()]
 		if kind != "" {
 			return fmt.Errorf("--%s %s: is not %s", invalid.GetFlag().Name, invalid.GetValue(), kind)
 		}
