@@ -23,7 +23,7 @@ type hints struct {
 // promised is used up or half over. So a promise never ends before the poll that renews it.
 func (m *Machine) wantsHints() bool {
 	r := &m.reading
-	return m.rules.Hints && r.empty && !r.heeded && m.now >= r.deaf && r.until-m.now <= r.lasts/2
+	return m.rules.Hints && !m.rules.Once && r.empty && !r.heeded && m.now >= r.deaf && r.until-m.now <= r.lasts/2
 }
 
 // promised notes for how long there will be hints; 0: none are promised now.
