@@ -234,7 +234,10 @@ func (s *Session) Close(ctx context.Context) error {
 	defer s.store.listener.left()
 	defer s.end()
 	if err := s.usable(op); err != nil { // void: the take-over gives back from the durable cursors
-		if err := s.reload(ctx); err != nil {
+		switch err := s.reload(ctx); {
+		case errors.Is(err, errNoRow): // it has happened already
+			return errFenced(op)
+		case err != nil:
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}
