@@ -75,6 +75,15 @@ func (r *Relay) nameStays(taken *store.NameTaken, over *time.Time) bool {
 	return r.once && ends.Sub(*over) > r.config.Lease/10
 }
 
+// ticked tells the observer, and ends a pass whose database is away.
+func (t *turn) ticked() error {
+	t.round()
+	if t.leased && time.Since(t.start) > time.Second {
+		t.feed.database.answered(loadSession)
+	}
+	return t.feed.relay.databaseAway(&t.feed.database)
+}
+
 // noteUnattended says what a pass waits for.
 func (t *turn) noteUnattended(l store.Lease) {
 	if n := l.Unattended; t.feed.relay.once && n > 0 && n != t.unattended {

@@ -111,11 +111,7 @@ func (t *turn) run(ctx context.Context) error {
 		case <-t.timer.C:
 			events = append(events, core.Tick{})
 		case <-round.C:
-			t.round()
-			if t.leased && time.Since(t.start) > time.Second {
-				t.feed.database.answered(loadSession)
-			}
-			if err := t.feed.relay.databaseAway(&t.feed.database); err != nil {
+			if err := t.ticked(); err != nil {
 				return err
 			}
 		case <-done:
