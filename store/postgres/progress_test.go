@@ -50,7 +50,9 @@ func (g *rig) published(text string) (earliest, latest int) {
 	if s.State != store.StatePublished || s.PublishedAfter == nil || s.PublishedBy == nil {
 		g.t.Fatalf("%s: %+v", text, s)
 	}
-	ago := func(at time.Time) int { return int(status.Now.Truncate(time.Minute).Sub(at.Truncate(time.Minute)) / time.Minute) }
+	ago := func(at time.Time) int {
+		return int(status.Now.Truncate(time.Minute).Sub(at.Truncate(time.Minute)) / time.Minute)
+	}
 	return ago(*s.PublishedAfter), ago(*s.PublishedBy)
 }
 

@@ -62,6 +62,9 @@ func TestAThousandOpenTransactionsCostLittle(t *testing.T) {
 	if written < open || written > 10*open {
 		t.Errorf("a settle writes %d bytes of log, want one snapshot of %d ids", written, open)
 	}
+	if sent := g.answerBytes(s.sql["reload"], s.sink, s.member.ID.String()); sent < open || sent > 20*open+200*partitions {
+		t.Errorf("a reload is sent %d bytes, want one snapshot of %d ids and %d partitions", sent, open, partitions)
+	}
 	g.Exec(t, `DELETE FROM `+g.Table("parked"))
 	g.Exec(t, `DELETE FROM `+g.Table("dead"))
 	g.collect(s, held(s)...)
@@ -69,6 +72,25 @@ func TestAThousandOpenTransactionsCostLittle(t *testing.T) {
 		g.Exec(t, fmt.Sprintf(`COMMIT PREPARED 'open-%d'`, i))
 	}
 	wantTexts(t, "when they have committed", sorted(g.collect(s, held(s)...)), sorted(numbered("open", open)))
+}
+
+// answerBytes is how much a statement answers.
+func (g *rig) answerBytes(sql string, args ...any) (sent int) {
+	g.t.Helper()
+	rows, err := g.Pool.Query(g.t.Context(), sql, args...)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		for _, value := range rows.RawValues() {
+			sent += len(value)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		g.t.Fatal(err)
+	}
+	return sent
 }
 
 // prepareAll leaves n transactions open on no connection, each with a message.

@@ -139,31 +139,32 @@ func (s *Session) reload(ctx context.Context) error {
 // load returns nil where the server has no token.
 func (s *Session) load(ctx context.Context) (*ledger, error) {
 	var (
-		l                *ledger
-		no, count, floor int64
-		token            *string
-		base             position
-		holdings         []holding
+		l        *ledger
+		mine     loaded
+		base     position
+		holdings []holding
 	)
 	err := s.trip(ctx, false, "reload", []any{s.sink, s.member.ID.String()}, func(rows pgx.Rows) error {
+		var last position // a snapshot comes with the first partition that has it
 		for rows.Next() {
-			var h holding
-			var snapshot, late *string
-			var lateSeq *int64
-			if err := rows.Scan(&no, &base.snapshot, &base.late, &base.lateSeq, &count, &token, &floor, &h.part, &h.epoch,
-				&snapshot, &h.cursor.seq, &late, &lateSeq); err != nil {
+			var r reloaded
+			if err := rows.Scan(r.columns()...); err != nil {
 				return err
 			}
-			if l == nil {
-				l = newLedger(base)
+			switch {
+			case l == nil:
+				base = position{snapshot: *r.snapshot, late: *r.late, lateSeq: *r.lateSeq}
+				l, mine = newLedger(base), r.loaded
+				continue
+			case r.member:
+				r.cursor.position = base
+			case r.snapshot != nil:
+				last = position{snapshot: *r.snapshot, late: *r.late, lateSeq: *r.lateSeq}
+				fallthrough
+			default:
+				r.cursor.position = last
 			}
-			h.member, h.cursor.position = true, base
-			if snapshot != nil {
-				h.member, h.cursor.position = false, position{snapshot: *snapshot, late: *late, lateSeq: *lateSeq}
-			}
-			if h.part >= 0 {
-				holdings = append(holdings, h)
-			}
+			holdings = append(holdings, r.holding)
 		}
 		return rows.Err()
 	})
@@ -172,15 +173,34 @@ func (s *Session) load(ctx context.Context) (*ledger, error) {
 		return nil, err
 	case l == nil:
 		return nil, errNoRow
-	case token == nil:
+	case mine.token == nil:
 		return nil, nil
 	}
 	l.add(holdings)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ledger, s.no, s.token, s.floor, s.count, s.void = l, no, *token, floor, count, nil
+	s.ledger, s.no, s.token, s.floor, s.count, s.void = l, mine.no, *mine.token, mine.floor, mine.count, nil
 	s.written, s.settled = base, time.Now()
 	return l, nil
+}
+
+// loaded is what the cursor row says of the relay.
+type loaded struct {
+	no, count, floor int64
+	token            *string
+}
+
+// reloaded is a row of a reload: the relay's own, or that of a partition.
+type reloaded struct {
+	loaded
+	holding
+	snapshot, late *string
+	lateSeq        *int64
+}
+
+func (r *reloaded) columns() []any {
+	var n int64
+	return []any{&n, &r.no, &r.count, &r.token, &r.floor, &r.part, &r.epoch, &r.cursor.seq, &r.member, &r.snapshot, &r.late, &r.lateSeq}
 }
 
 // trip runs one statement of the session in a transaction of its own.
