@@ -26,6 +26,9 @@ type WriterConfig struct {
 	// Serialize: topics whose messages with a key are numbered within it, without gaps (Record.KeySeq). Nobody waits for
 	// that: the transaction holds the file's write lock anyway.
 	Serialize []outbox.Pattern
+	// Committed is called after each commit of InTx, not after that of an inner one; relay.Relay.Wake, where a relay runs in this
+	// process.
+	Committed func()
 }
 
 // SQLWriter writes messages in a transaction of database/sql, by any driver for SQLite 3.37 or later. It keeps no state

@@ -33,3 +33,13 @@ ROLLBACK TO outbox_write;
 
 -- name: release
 RELEASE outbox_write;
+
+-- A part of a transaction of InTx.
+-- name: begin_part
+SAVEPOINT outbox_part;
+
+-- name: undo_part
+ROLLBACK TO outbox_part;
+
+-- name: end_part
+RELEASE outbox_part;
