@@ -2,6 +2,10 @@
 // of it.
 package cli
 
+// The references in docs/ are written by the test that compares them.
+//
+//go:generate go test . -count 1 -run ^TestReferences$ -update
+
 import (
 	"context"
 	"io"

@@ -13,12 +13,17 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // Compare fails the test where got is not what testdata/NAME.golden holds. `go test -update` writes the file anew.
 func Compare(t testing.TB, name, got string) {
 	t.Helper()
-	file := filepath.Join("testdata", name+".golden")
+	File(t, filepath.Join("testdata", name+".golden"), got)
+}
+
+// File is Compare of a file anywhere: a page of the documentation that is written by a test.
+func File(t testing.TB, file, got string) {
+	t.Helper()
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
