@@ -34,6 +34,9 @@ func (t *turn) note(e core.Event) {
 		t.noteCall("settle", e.Err)
 	case core.HeadsDone:
 		t.noteCall("heads", e.Err)
+		if e.Err == nil {
+			t.notePauses(e.Heads.Pauses)
+		}
 	case core.FollowersDone:
 		t.noteCall("followers", e.Err)
 	case core.Probed:

@@ -43,6 +43,7 @@ type turn struct {
 	stopping   atomic.Bool
 	leased     bool // a renewal was answered
 	owned      map[int]int64
+	paused     map[int64]bool // what the log has said is paused
 	relays     int
 	unattended int
 	reported   core.Counters

@@ -134,6 +134,7 @@ type SinkState struct {
 	// the database's clock. Where relays changed at the time, or it was parked, see the store's Message.
 	PublishedAfter *time.Time `json:"published_after,omitempty"`
 	PublishedBy    *time.Time `json:"published_by,omitempty"`
+	Pause          *Pause     `json:"pause,omitempty"` // what holds it while it is pending or parked; lists leave it out
 }
 
 // DeadList is a page of dead letters.
@@ -200,7 +201,8 @@ type SinkStatus struct {
 	BacklogAtLeast  bool          // counting stopped at Backlog
 	Lag             time.Duration // age of the oldest unpublished message in the log; 0: none
 	Parked          map[Reason]int64
-	BlockedKeys     int64 // whose messages wait for one that is retried, or for a dead letter
+	BlockedKeys     int64   // whose messages wait for one that is retried or paused, or for a dead letter
+	Pauses          []Pause // that have not ended, in the order of Pauser.Pauses
 	Dead            int64
 	CountsAtLeast   bool    // counting of parked, blocked or dead stopped
 	Published       int64   // since the sink exists

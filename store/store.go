@@ -134,9 +134,9 @@ type Session interface {
 	// late ones (committed after others with higher numbers) come from all. The page may be up to one Relay.Page longer
 	// than room.Messages for that reason.
 	Read(ctx context.Context, room Room) (Page, error)
-	// Heads returns parked messages that are due, heads of their keys, at most most; and when the next one will be. Those of
-	// partitions that were gained may wait until their first read. Other processes requeue and discard, so it is asked at
-	// least once a second.
+	// Heads returns parked messages that are due, heads of their keys, at most most (0: none); when the next one will be; and
+	// what is paused. Those of partitions that were gained may wait until their first read. Other processes requeue, discard
+	// and pause, so it is asked at least once a second.
 	Heads(ctx context.Context, partitions []int, most int) (Heads, error)
 	// Followers returns the parked messages of a key in their order, those after the place given; k.Key is not empty. Of room
 	// only the bounds count.
@@ -232,6 +232,7 @@ const (
 	ReasonRetry     Reason = "retry"     // it failed and waits for its next try
 	ReasonScheduled Reason = "scheduled" // its AvailableAt is ahead
 	ReasonBehind    Reason = "behind"    // an earlier one of its key is parked or dead
+	ReasonPaused    Reason = "paused"    // its topic, its key or the sink is paused
 )
 
 // Place orders the parked messages of a key: by Order, then Seq. Order is Seq, but for a scheduled message that found
@@ -256,6 +257,8 @@ type Heads struct {
 	Due  []Parked
 	Next time.Duration // when the next one is due; 0: none is waiting for a time
 	More bool          // there may be more that are due
+	// Pauses are all of the sink that have not ended, of the same moment as Due.
+	Pauses []Pause
 }
 
 // To is where a message goes.
@@ -280,6 +283,7 @@ type Verdict struct {
 	To         To
 	Reason     Reason        // with Park
 	Due        time.Duration // with Park and ReasonRetry: the next try, from the database's now
+	Pause      int64         // with Park and ReasonPaused: Pause.ID. It is due when that pause ends; at once if it has ended
 	Blocks     bool          // with Dead: it holds its key; never with an empty key
 	Attempts   int           // failed attempts so far, in all
 	Code       outbox.Code   // of the last failure

@@ -21,6 +21,8 @@ type asking struct {
 	at    time.Duration
 	asked time.Duration // when the question that is out was asked
 	of    []*part       // what it asks for
+	watch time.Duration // when to ask what is paused, while no heads are wanted
+	bare  bool          // the question that is out asks for that alone
 	stale map[any]bool  // keys, ids and partitions whose rows changed while the question was out: its answer is older
 }
 
@@ -186,15 +188,17 @@ func (m *Machine) takeRecord(it *item, rec *store.Record) {
 
 // idle reports that nothing can be published now, so that there is no point in fetching parked messages.
 func (m *Machine) idle() bool {
-	return m.breaker.state == breakerOpen || m.settleBad > 0 || m.delayed > m.now
+	return m.breaker.state == breakerOpen || m.settleBad > 0 || m.delayed > m.now || m.pauses.stopped()
 }
 
+// askable reports whether Heads is wanted: also while nothing can be published, for what is paused meanwhile must hold when
+// something can.
 func (m *Machine) askable() bool {
-	return !m.heads.out && !m.stopping && len(m.parts) > 0 && (m.rules.Once || !m.idle())
+	return !m.heads.out && !m.stopping && len(m.parts) > 0
 }
 
 func (m *Machine) askHeads() {
-	if !m.askable() || m.now < m.heads.at {
+	if !m.askable() || m.now < m.headsAt() {
 		return
 	}
 	e := ReadHeads{Max: headsAtOnce}
@@ -202,19 +206,40 @@ func (m *Machine) askHeads() {
 	for _, p := range asked {
 		e.Partitions = append(e.Partitions, p.id)
 	}
+	if m.heads.bare = len(asked) == 0 || m.watching(); m.heads.bare {
+		e = ReadHeads{}
+	}
+	m.heads.watch = m.now + headsEvery
 	if len(asked) == 0 {
 		m.heads.at = m.now + headsEvery
-		return
 	}
 	m.heads.out, m.heads.asked, m.heads.of = true, m.now, asked
 	m.do(e)
 }
 
+// headsAt is when to ask for heads, or for what is paused alone.
+func (m *Machine) headsAt() time.Duration {
+	if m.watching() {
+		return m.heads.watch
+	}
+	return m.heads.at
+}
+
+// watching: nothing can be published, and so no heads are wanted. A pass wants to know what was due even so.
+func (m *Machine) watching() bool { return m.idle() && !m.rules.Once }
+
 func (m *Machine) headsDone(e HeadsDone) {
-	stale, asked := m.heads.stale, m.heads.of
-	m.heads = asking{at: m.now + headsEvery, asked: m.heads.asked}
+	stale, asked, bare, at := m.heads.stale, m.heads.of, m.heads.bare, m.heads.at
+	m.heads = asking{at: m.now + headsEvery, watch: m.now + headsEvery, asked: m.heads.asked}
+	if bare {
+		m.heads.at = at
+	}
 	if e.Err != nil {
 		m.broken(e.Err)
+		return
+	}
+	m.pauses.take(e.Heads.Pauses)
+	if bare {
 		return
 	}
 	if e.Heads.Next > 0 {

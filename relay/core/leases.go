@@ -131,7 +131,7 @@ func (m *Machine) leave() {
 		if !p.leaving || p.returned {
 			continue
 		}
-		if m.breaker.state == breakerOpen {
+		if m.breaker.state == breakerOpen || m.pauses.sink != nil {
 			m.parkHoles(p)
 		}
 		if m.clean(p) && !m.returning && !m.stopping {
@@ -151,8 +151,8 @@ func (m *Machine) clean(p *part) bool {
 	return len(p.reads) == 0 && p.parked == 0 && m.settledNo >= p.lastIn
 }
 
-// parkHoles parks what a broker that takes nothing keeps undecided in front of published messages, so that a partition
-// can be given back without publishing those again.
+// parkHoles parks what a broker that takes nothing, or a pause of the sink, keeps undecided in front of published messages,
+// so that a partition can be given back without publishing those again.
 func (m *Machine) parkHoles(p *part) {
 	for _, r := range slices.Clone(p.reads) {
 		for i := range r.items {
@@ -162,6 +162,10 @@ func (m *Machine) parkHoles(p *part) {
 			}
 			if it.lane != nil && it.lane.shut() {
 				m.stayBehind(it)
+				continue
+			}
+			if s := m.pauses.sink; s != nil {
+				m.park(it, m.paused(it, s))
 				continue
 			}
 			m.park(it, m.newVerdict(it, store.Verdict{

@@ -35,6 +35,7 @@ type Machine struct {
 	ticket   uint64
 	window   load // published and not yet settled
 	breaker  breaker
+	pauses   pauses
 	accepted uint64        // messages that got through, ever
 	delayed  time.Duration // nothing is published before: the broker asked to wait
 	slowNext time.Duration // when to look for what holds up its partition
@@ -155,6 +156,9 @@ func (m *Machine) Counters() Counters { return m.counters }
 // Backlog returns how many messages of the log are in memory and undecided, and how many keys have state in memory.
 func (m *Machine) Backlog() (messages, keys int) { return m.waiting, len(m.lanes) }
 
+// Pauses returns what is paused, as far as the machine knows.
+func (m *Machine) Pauses() []store.Pause { return m.pauses.all }
+
 // BreakerOpen reports whether the machine has stopped publishing because the broker takes nothing.
 func (m *Machine) BreakerOpen() bool { return m.breaker.state == breakerOpen }
 
@@ -222,7 +226,7 @@ func (m *Machine) wakeAt() time.Duration {
 		sooner(m.reading.at)
 	}
 	if m.askable() {
-		sooner(m.heads.at)
+		sooner(m.headsAt())
 	}
 	if m.settling != nil {
 		sooner(m.settleAt)

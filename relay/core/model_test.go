@@ -46,6 +46,8 @@ type world struct {
 	before  []*row                  // what was committed when the machine was made
 	due     []*row                  // what was due then
 	ended   *Stopped
+	pauses  []store.Pause
+	pauseNo int64
 
 	// broker
 	first map[outbox.ID]bool
@@ -219,7 +221,7 @@ func (w *world) write(keys int) {
 	w.seq++
 	w.next[key]++
 	r := &row{n: w.next[key]}
-	r.rec.Seq, r.rec.Key, r.rec.Topic = w.seq, key, "t"
+	r.rec.Seq, r.rec.Key, r.rec.Topic = w.seq, key, fmt.Sprintf("t.%d", w.rng.IntN(3))
 	r.rec.Partition = len(key) + int(w.seq)*(1-min(1, len(key)))
 	if key != "" {
 		r.rec.Partition = int(key[1])
@@ -260,6 +262,34 @@ func (w *world) person() {
 	}
 }
 
+// holdBack pauses something, or resumes it.
+func (w *world) holdBack() {
+	if n := len(w.pauses); n > 0 && w.rng.IntN(3) > 0 {
+		i := w.rng.IntN(n)
+		w.pauses = slices.Delete(slices.Clone(w.pauses), i, i+1)
+		w.stats["resumed"]++
+		return
+	}
+	w.pauseNo++
+	p := store.Pause{ID: w.pauseNo}
+	switch w.rng.IntN(8) {
+	case 0:
+		p.Kind = store.PauseSink
+	case 1:
+		p.Kind, p.Name = store.PauseTopic, "t.*"
+	case 2, 3:
+		p.Kind, p.Name = store.PauseTopic, fmt.Sprintf("t.%d", w.rng.IntN(3))
+	default:
+		p.Kind, p.Name = store.PauseKey, fmt.Sprintf("k%d", 1+w.rng.IntN(4))
+	}
+	w.pauses = append(w.pauses, p)
+	w.stats["paused "+string(p.Kind)]++
+}
+
+func (w *world) isPaused(id int64) bool {
+	return slices.ContainsFunc(w.pauses, func(p store.Pause) bool { return p.ID == id })
+}
+
 // turn lets one thing happen.
 func (w *world) turn(keys int) {
 	switch n := w.rng.IntN(1000); {
@@ -267,6 +297,8 @@ func (w *world) turn(keys int) {
 		w.write(keys)
 	case n < 170:
 		w.person()
+	case n < 172 && w.faults && !w.once:
+		w.holdBack()
 	case n < 174:
 		w.reclaim()
 		surplus := 0
@@ -329,7 +361,7 @@ func TestTheMachineKeepsItsPromisesInAnUnreliableWorld(t *testing.T) {
 		for range 6000 {
 			w.turn(4)
 		}
-		w.faults = false
+		w.faults, w.pauses = false, nil
 		for key, r := range w.writing {
 			r.committed = true
 			delete(w.writing, key)
@@ -359,7 +391,7 @@ func TestTheMachineKeepsItsPromisesInAnUnreliableWorld(t *testing.T) {
 		}
 	}
 	t.Log(total)
-	for _, state := range []string{"crashes", "dead", "requeued", "followers", "parked retry", "parked behind", "duplicates", "given back", "hints", "promises"} {
+	for _, state := range []string{"crashes", "dead", "requeued", "followers", "parked retry", "parked behind", "parked paused", "duplicates", "given back", "hints", "promises", "paused sink", "resumed"} {
 		if total[state] == 0 {
 			t.Errorf("no run reached %q", state)
 		}

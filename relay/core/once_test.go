@@ -54,7 +54,7 @@ func TestAPassEndsInAnUnreliableWorld(t *testing.T) {
 		for range 1500 {
 			w.turn(4)
 		}
-		w.once = true
+		w.once, w.pauses = true, nil
 		w.start()
 		turns := 0
 		for ; turns < 10_000 && w.ended == nil; turns++ {

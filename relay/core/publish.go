@@ -23,7 +23,7 @@ type sent struct {
 
 // publish hands over what is ready, as far as the window goes.
 func (m *Machine) publish() {
-	if m.settleBad > 0 || m.delayed > m.now || m.now >= m.leaseEnd-m.rules.LeaseMargin {
+	if m.settleBad > 0 || m.delayed > m.now || m.pauses.stopped() || m.now >= m.leaseEnd-m.rules.LeaseMargin {
 		return
 	}
 	most := m.rules.Messages
@@ -94,7 +94,7 @@ func (p *part) front() *item {
 }
 
 func (m *Machine) send(it *item, b *batch) {
-	if m.refuse(it) {
+	if m.hold(it) || m.refuse(it) {
 		return
 	}
 	it.state = flying

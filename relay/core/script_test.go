@@ -51,6 +51,7 @@ func play(t *testing.T, rules Rules, partitions ...int) *script {
 		lease.Owned = append(lease.Owned, store.Owned{Partition: p, Epoch: 1})
 	}
 	s.step(Leased{Lease: lease, Until: time.Hour})
+	s.unpaused()
 	s.step(Probed{})
 	s.m.breaker.state = breakerClosed
 	return s
@@ -175,10 +176,20 @@ func (s *script) peekSettle() string {
 	return strings.Join(out, "; ")
 }
 
+// unpaused answers the question what is paused, if it is out: nothing is.
+func (s *script) unpaused() {
+	s.t.Helper()
+	if i := slices.IndexFunc(s.asks, func(e Effect) bool { r, ok := e.(ReadHeads); return ok && r.Max == 0 }); i >= 0 {
+		s.asks = slices.Delete(s.asks, i, i+1)
+		s.step(HeadsDone{})
+	}
+}
+
 // heads answers ReadHeads with parked heads.
 func (s *script) heads(due ...store.Parked) {
 	s.t.Helper()
 	for range 3 {
+		s.unpaused()
 		if i := slices.IndexFunc(s.asks, func(e Effect) bool { _, ok := e.(ReadHeads); return ok }); i >= 0 {
 			s.asks = slices.Delete(s.asks, i, i+1)
 			s.step(HeadsDone{Heads: store.Heads{Due: due, More: s.more}})

@@ -28,6 +28,7 @@ type parkedRow struct {
 	row      *row
 	due      time.Duration
 	hasDue   bool
+	pause    int64 // until this pause ends
 	attempts int
 	before   int
 }
@@ -111,7 +112,10 @@ func (w *world) verdict(v store.Verdict) (gone int) {
 		p = &parkedRow{row: w.find(v.Seq)}
 	}
 	p.attempts = v.Attempts
-	p.hasDue, p.due = v.Reason == store.ReasonRetry, w.now+v.Due
+	p.hasDue, p.due, p.pause = v.Reason == store.ReasonRetry, w.now+v.Due, 0
+	if v.Reason == store.ReasonPaused {
+		p.hasDue, p.pause = true, v.Pause
+	}
 	if i >= 0 && v.To != store.Park {
 		w.parked[v.Key] = slices.Delete(w.parked[v.Key], i, i+1)
 	}
@@ -141,7 +145,7 @@ func (w *world) promote() {
 			case i > 0 || len(w.dead[key]) > 0:
 				p.hasDue = false
 			case !p.hasDue:
-				p.hasDue, p.due = true, w.now
+				p.hasDue, p.due, p.pause = true, w.now, 0
 			}
 		}
 	}
@@ -159,6 +163,9 @@ func (w *world) heads(most int) Event {
 	var h store.Heads
 	for _, key := range sortedKeys(w.parked) {
 		for _, p := range w.parked[key] {
+			if p.hasDue && w.isPaused(p.pause) {
+				continue
+			}
 			if p.hasDue && p.due <= w.now && len(h.Due) < most {
 				head := w.parkedMessage(p)
 				head.Overdue = w.now - p.due
@@ -170,6 +177,7 @@ func (w *world) heads(most int) Event {
 			}
 		}
 	}
+	h.Pauses = slices.Clone(w.pauses)
 	return HeadsDone{Heads: h}
 }
 
@@ -207,6 +215,9 @@ func (w *world) publish(e Publish) {
 		outcome, stores := w.draw()
 		r := w.find(env.Seq)
 		w.tried[env.Seq] = true
+		if p := store.Holding(w.m.Pauses(), env.Topic, env.Key); p != nil {
+			w.fault("message %d of key %s was sent, although %s %s is known to be paused", env.Seq, env.Key, p.Kind, p.Name)
+		}
 		if outcome == broker.Uncertain || r.by == machine && w.now-r.sent >= publishTimeout {
 			r.uncertain = true
 		}

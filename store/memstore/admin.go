@@ -163,8 +163,9 @@ func (k *sink) stateOf(r *row) store.SinkState {
 	case p != nil:
 		s.State, s.Reason, s.Attempts, s.LastCode, s.LastError = store.StateParked, p.reason, p.attempts, p.code, p.text
 		if !p.due.IsZero() {
-			due := p.due
-			s.DueAt = &due
+			if due := p.due; due.Before(forever) {
+				s.DueAt = &due
+			}
 		}
 	case d != nil:
 		s.State, s.Attempts, s.LastCode, s.LastError = store.StateDead, d.attempts, d.code, d.text
@@ -273,6 +274,7 @@ func (a *Admin) Status(ctx context.Context) (store.Status, error) {
 	}
 	for _, k := range a.db.state.sinks {
 		s := k.status(now)
+		s.Pauses = k.endPauses(now)
 		for _, r := range a.db.state.relays {
 			if settings, serves := r.settings[k.name]; serves && r.ends.After(now) {
 				s.Serving = append(s.Serving, store.Serving{Relay: r.name, Settings: settings})

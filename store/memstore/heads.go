@@ -16,13 +16,18 @@ func (s *session) Heads(ctx context.Context, partitions []int, most int) (store.
 		return store.Heads{}, err
 	}
 	var due []*parked
-	var heads store.Heads
+	heads := store.Heads{Pauses: c.sink.endPauses(c.now)}
+	for _, p := range heads.Pauses {
+		if p.ExpiresAt != nil && (heads.Next == 0 || p.ExpiresAt.Sub(c.now) < heads.Next) {
+			heads.Next = p.ExpiresAt.Sub(c.now)
+		}
+	}
 	for _, id := range partitions {
 		if id < 0 || id >= len(c.sink.parts) || c.sink.parts[id].owner != c.relay {
 			continue
 		}
 		next := c.sink.parts[id].due.until(c.now, 0, func(r *parked) { due = append(due, r) })
-		if !next.IsZero() && (heads.Next == 0 || next.Sub(c.now) < heads.Next) {
+		if !next.IsZero() && next.Before(forever) && (heads.Next == 0 || next.Sub(c.now) < heads.Next) {
 			heads.Next = next.Sub(c.now)
 		}
 	}

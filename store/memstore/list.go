@@ -52,7 +52,7 @@ func newQuery(f store.Filter, op string) (q query, err error) {
 		return query{}, &outbox.Error{Code: store.ErrFilterInvalid.Code, Op: op, Detail: detail}
 	}
 	states := []store.State{"", store.StatePending, store.StateParked, store.StatePublished, store.StateDead, store.StateDiscarded}
-	reasons := []store.Reason{"", store.ReasonRetry, store.ReasonScheduled, store.ReasonBehind}
+	reasons := []store.Reason{"", store.ReasonRetry, store.ReasonScheduled, store.ReasonBehind, store.ReasonPaused}
 	switch {
 	case !slices.Contains(states, f.State):
 		return bad(fmt.Sprintf("no message is listed by state %q", f.State))
@@ -161,6 +161,7 @@ func (a *Admin) Message(ctx context.Context, id outbox.ID) (store.MessageInfo, e
 	for i := range m.States {
 		m.States[i] = a.db.state.sink(m.States[i].Sink).when(r, m.States[i])
 	}
+	store.MarkPaused(&m, a.db.pauses(nil))
 	return m, nil
 }
 

@@ -53,6 +53,7 @@ type state struct {
 	relays  map[outbox.ID]*relay
 	sinks   []*sink // in order of their names
 	audit   []AuditLine
+	paused  int64 // the last pause's number
 }
 
 // row is a message as it was written; never changed.
@@ -64,7 +65,7 @@ type row struct {
 // AuditLine is one act of a person.
 type AuditLine struct {
 	At            time.Time
-	Actor, Action string // Action: requeue, discard
+	Actor, Action string // Action: requeue, discard, remove sink, pause, resume
 	Sink          string
 	ID            outbox.ID
 	Reason        string

@@ -20,7 +20,8 @@ type parked struct {
 	firstFailure, lastFailure time.Time
 	code                      outbox.Code
 	text                      string
-	index                     int // in part.due
+	index                     int   // in part.due
+	pause                     int64 // with forever: the pause that it waits for
 }
 
 // dead is a dead letter.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -141,6 +142,7 @@ func (db *DB) judgeParked(c call, v *store.Verdict) bool {
 }
 
 func newParked(c call, v *store.Verdict, r *row) *parked {
+	c.sink.endPauses(c.now)
 	p := &parked{
 		row: r, place: store.Place{Order: r.Seq, Seq: r.Seq}, reason: v.Reason, attempts: v.Attempts,
 		code: v.Code, text: cut(v.Error), index: -1,
@@ -151,6 +153,11 @@ func newParked(c call, v *store.Verdict, r *row) *parked {
 	case store.ReasonScheduled:
 		p.due = cmp.Or(r.AvailableAt, c.now)
 	case store.ReasonBehind: // it waits for those before it, not for a time
+	case store.ReasonPaused:
+		p.due = c.now
+		if slices.ContainsFunc(c.sink.pauses, func(h store.Pause) bool { return h.ID == v.Pause }) {
+			p.due, p.pause = forever, v.Pause
+		}
 	}
 	if r.Key == "" && p.due.IsZero() {
 		p.due = c.now // nothing can stand before it

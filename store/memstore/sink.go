@@ -25,6 +25,7 @@ type sink struct {
 	published int64                 // by relays that have left
 	out       map[outbox.ID]time.Time
 	minutes   map[time.Time]int64 // how many were published in each
+	pauses    []store.Pause       // in order of store.ComparePauses
 }
 
 // cursor is the version of what a relay owns: each settlement replaces it, and so does whatever takes a partition from

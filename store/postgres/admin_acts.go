@@ -27,9 +27,17 @@ var errDryRun = errors.New("dry run")
 
 // act calls a function in a transaction of its own; a dry run finds out all that it would be refused for, and undoes it.
 func (a *Admin) act(ctx context.Context, op string, dryRun bool, sql string, args ...any) error {
+	return a.acts(ctx, op, dryRun, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sql, args...)
+		return actError(op, err)
+	})
+}
+
+// acts runs f in a transaction of its own, which a dry run undoes.
+func (a *Admin) acts(ctx context.Context, op string, dryRun bool, f func(pgx.Tx) error) error {
 	err := pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sql, args...); err != nil {
-			return actError(op, err)
+		if err := f(tx); err != nil {
+			return err
 		}
 		if dryRun {
 			return errDryRun
@@ -51,6 +59,8 @@ var actErrors = map[string]struct {
 	"ON002": {store.ErrNotFound.Code, ""},
 	"ON003": {store.ErrStateConflict.Code, "look at its state first: it may have changed meanwhile"},
 	"ON004": {store.ErrReasonRequired.Code, "say why: the audit keeps it"},
+	"ON007": {store.ErrPauseInvalid.Code, ""},
+	"ON008": {store.ErrStateConflict.Code, "pause a topic, a pattern of topics, or the sink"},
 	"ON006": {store.ErrStateConflict.Code, "stop the relays that serve it, or take the sink out of their configuration"},
 }
 

@@ -56,9 +56,9 @@ func newSearch(f store.Filter, op string) (q search, err error) {
 		return bad(fmt.Sprintf("no message is listed by state %q", f.State), "the states are pending, parked, published, dead, discarded")
 	}
 	switch f.Reason {
-	case "", store.ReasonRetry, store.ReasonScheduled, store.ReasonBehind:
+	case "", store.ReasonRetry, store.ReasonScheduled, store.ReasonBehind, store.ReasonPaused:
 	default:
-		return bad(fmt.Sprintf("%q is no reason", f.Reason), "the reasons are retry, scheduled, behind")
+		return bad(fmt.Sprintf("%q is no reason", f.Reason), "the reasons are retry, scheduled, behind, paused")
 	}
 	if q.limit == 0 {
 		q.limit = defaultLimit

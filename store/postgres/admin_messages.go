@@ -129,11 +129,15 @@ func (a *Admin) Message(ctx context.Context, id outbox.ID) (m store.MessageInfo,
 			}
 		}
 		one := []store.MessageInfo{*found}
-		err = a.addStates(ctx, tx, "", one)
+		if err := a.addStates(ctx, tx, "", one); err != nil {
+			return err
+		}
 		m = one[0]
+		pauses, err := a.pauses(ctx, tx, "")
 		if err != nil {
 			return err
 		}
+		store.MarkPaused(&m, pauses)
 		return a.addPublished(ctx, tx, &m)
 	})
 	return m, err

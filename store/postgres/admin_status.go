@@ -29,6 +29,13 @@ func (a *Admin) Status(ctx context.Context) (s store.Status, err error) {
 		if err := rows.Err(); err != nil {
 			return err
 		}
+		pauses, err := a.pauses(ctx, tx, "")
+		if err != nil {
+			return err
+		}
+		for i := range s.Sinks {
+			s.Sinks[i].Pauses = store.OfSink(pauses, s.Sinks[i].Name)
+		}
 		return a.addUnrouted(ctx, tx, &s)
 	})
 	return s, err
@@ -60,11 +67,12 @@ func scanStatus(row pgx.Row, s *store.Status) error {
 		sink                        store.SinkStatus
 		oldest, settled             nullTime
 		retry, scheduled, behind    int64
+		paused                      int64
 		created, seen               nullTime
 		serving                     []byte
 	)
 	err := row.Scan(&version, &schema, &partitions, &s.Lineage, &s.Now, &s.RelaysLive,
-		&name, &sink.Backlog, &sink.BacklogAtLeast, &oldest, &retry, &scheduled, &behind, &sink.BlockedKeys, &sink.Dead,
+		&name, &sink.Backlog, &sink.BacklogAtLeast, &oldest, &retry, &scheduled, &behind, &paused, &sink.BlockedKeys, &sink.Dead,
 		&sink.CountsAtLeast, &sink.Published, &sink.Rate, &sink.PartitionsOwned, &sink.PartitionsFree, &settled,
 		&sink.Topics, &sink.Exclude, &created, &seen, &serving)
 	if err != nil {
@@ -84,7 +92,7 @@ func scanStatus(row pgx.Row, s *store.Status) error {
 		sink.Lag = max(s.Now.Sub(oldest.Time), 0)
 	}
 	sink.Parked = make(map[store.Reason]int64)
-	for reason, n := range map[store.Reason]int64{store.ReasonRetry: retry, store.ReasonScheduled: scheduled, store.ReasonBehind: behind} {
+	for reason, n := range map[store.Reason]int64{store.ReasonRetry: retry, store.ReasonScheduled: scheduled, store.ReasonBehind: behind, store.ReasonPaused: paused} {
 		if n > 0 {
 			sink.Parked[reason] = n
 		}

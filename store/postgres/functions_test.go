@@ -128,7 +128,7 @@ func TestRequeueMakesADeadLetterTheHeadAgain(t *testing.T) {
 		t.Errorf("line: %s", got)
 	}
 	got := pgtest.One[string](t, l.db.Pool, sqlOf(l.db, `SELECT regexp_replace((to_jsonb(k) - 'due_at' - 'parked_at')::text, '[+]\d\d:\d\d', '', 'g') FROM outbox_parked k WHERE seq = 10`))
-	want := `{"id": "00000000-0000-7000-8000-000000000010", "seq": 10, "sink": "s", "txid": "7", "type": "OrderPaid", "place": 10, "scope": "eu", "topic": "orders", ` +
+	want := `{"id": "00000000-0000-7000-8000-000000000010", "seq": 10, "sink": "s", "txid": "7", "type": "OrderPaid", "pause": null, "place": 10, "scope": "eu", "topic": "orders", ` +
 		`"reason": "retry", "headers": {"a": "b"}, "key_seq": 9, "payload": "\\x703130", "attempts": 10, "event_id": "g", "last_code": "onward/rejected", "created_at": "2020-01-01T00:00:00", ` +
 		`"last_error": "no", "aggregate_id": "f", "available_at": null, "causation_id": "d", "content_type": "text/plain", "last_failure": "2020-01-03T00:00:00", "partition_id": 3, ` +
 		`"first_failure": "2020-01-02T00:00:00", "partition_key": "k", "aggregate_type": "e", "correlation_id": "c", "attempts_before": 10}`

@@ -23,13 +23,13 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.
 	s.mu.Lock()
 	parts, all := s.ledger.caughtUp(partitions)
 	s.mu.Unlock()
-	if len(parts) == 0 {
-		return store.Heads{Next: headsAgain}, nil
-	}
 	var found headRows
 	err := s.trip(ctx, false, "heads", []any{s.sink, parts, most}, found.scan)
 	if err == nil && len(found.join) > 0 {
 		err = s.lineUp(ctx, found.join)
+	}
+	if err == nil && found.sweep {
+		err = s.trip(ctx, true, "sweep_pauses", []any{s.sink}, func(pgx.Rows) error { return nil })
 	}
 	if err != nil {
 		return store.Heads{}, s.fail(op, "nothing was read", err)
@@ -44,8 +44,9 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.
 // headRows are the heads, and the scheduled messages that must join a line first.
 type headRows struct {
 	store.Heads
-	join []store.Parked
-	rows int
+	join  []store.Parked
+	rows  int
+	sweep bool // a pause that has ended holds nothing any more
 }
 
 func (h *headRows) scan(rows pgx.Rows) error {
@@ -54,19 +55,17 @@ func (h *headRows) scan(rows pgx.Rows) error {
 	for rows.Next() {
 		d.row(rows)
 		if d.raw[0] != nil {
-			if us := d.int(0); us >= 0 {
-				h.Next = max(time.Duration(us)*time.Microsecond, time.Microsecond)
-			}
+			h.head(&d)
 			continue
 		}
 		h.rows++
-		p := d.parked(3)
-		p.Overdue = time.Duration(d.int(2)) * time.Microsecond
+		p := d.parked(5)
+		p.Overdue = time.Duration(d.int(4)) * time.Microsecond
 		k := store.Key{Partition: p.Partition, Key: p.Key}
 		switch {
 		case d.err != nil:
 			return d.err
-		case d.bool(1):
+		case d.bool(3):
 			h.join = append(h.join, p) // and what it joins may be due: a row of its key further on
 			continue
 		case p.Key == "" || !seen[k]:
@@ -75,6 +74,21 @@ func (h *headRows) scan(rows pgx.Rows) error {
 		seen[k] = true
 	}
 	return errors.Join(d.err, rows.Err())
+}
+
+// head decodes the first row.
+func (h *headRows) head(d *decoder) {
+	if us := d.int(0); us >= 0 {
+		h.Next = max(time.Duration(us)*time.Microsecond, time.Microsecond)
+	}
+	h.sweep = d.bool(2)
+	if d.raw[1] == nil {
+		return
+	}
+	var err error
+	if h.Pauses, err = decodePauses(d.raw[1]); err != nil && d.err == nil {
+		d.err = err
+	}
 }
 
 // parked decodes the columns of queries/session/parked.sql.

@@ -53,7 +53,7 @@ const (
 
 var sessionNames = []string{
 	"read_shares", "read_window", "read_page", "draw", "settle", "settle_verdicts", "lock_lines",
-	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired", "mark",
+	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired", "mark", "sweep_pauses",
 }
 
 func newSession(s *Store, m *member, sink store.Sink) *Session {

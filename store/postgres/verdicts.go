@@ -30,6 +30,7 @@ type verdictRows struct {
 	blocks        []bool
 	attempts      []int32
 	codes, errors []string
+	pauses        []int64
 }
 
 type attemptRows struct {
@@ -83,7 +84,7 @@ func (r *verdictRows) add(d *store.Verdict) {
 	r.partitions, r.seqs, r.ids = append(r.partitions, int32(d.Partition)), append(r.seqs, d.Seq), append(r.ids, d.ID.String()) //nolint:gosec // at most 16,384
 	r.reasons, r.due = append(r.reasons, string(d.Reason)), append(r.due, d.Due.Microseconds())
 	r.blocks, r.attempts = append(r.blocks, d.Blocks && d.Key != ""), append(r.attempts, int32(d.Attempts)) //nolint:gosec // small
-	r.codes, r.errors = append(r.codes, clean(string(d.Code))), append(r.errors, clean(d.Error))
+	r.codes, r.errors, r.pauses = append(r.codes, clean(string(d.Code))), append(r.errors, clean(d.Error)), append(r.pauses, d.Pause)
 }
 
 func (r *attemptRows) add(d *store.Verdict) {
@@ -105,6 +106,7 @@ func (v *verdicts) args(relay string) []any {
 		y.ids, y.blocks, y.attempts, y.codes, y.errors,
 		t.ids, t.numbers, t.outcomes, t.codes, t.errors, t.took,
 		v.placed.ids, v.placed.positions,
+		p.pauses, a.pauses,
 	}
 }
 

@@ -147,6 +147,13 @@ func (a *Admin) Status(ctx context.Context) (status store.Status, err error) {
 		if err == nil {
 			err = c.unrouted(&status)
 		}
+		if err != nil {
+			return err
+		}
+		pauses, err := c.pauses("")
+		for i := range status.Sinks {
+			status.Sinks[i].Pauses = store.OfSink(pauses, status.Sinks[i].Name)
+		}
 		return err
 	})
 	return status, err

@@ -132,6 +132,11 @@ func (a *Admin) Message(ctx context.Context, id outbox.ID) (m store.MessageInfo,
 		if err != nil {
 			return err
 		}
+		pauses, err := c.pauses("")
+		if err != nil {
+			return err
+		}
+		store.MarkPaused(&m, pauses)
 		return c.published(&m)
 	})
 	return m, err

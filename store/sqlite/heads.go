@@ -16,21 +16,23 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (heads 
 	if err := s.usable(op, false); err != nil {
 		return heads, err
 	}
-	if !slices.Contains(partitions, 0) {
-		return heads, nil
-	}
-	joining := false
+	joining, sweep := false, false
 	look := func(c *call) error {
 		return c.read(func() error {
 			v, err := s.look(c)
-			if err != nil || !v.held {
+			if err != nil {
+				return err
+			}
+			if heads.Pauses, err = c.pauses(s.sink); err != nil || !v.held || !slices.Contains(partitions, 0) {
+				return err
+			}
+			if _, err := c.row("sweepable", []any{s.sink, v.now}, &sweep); err != nil {
 				return err
 			}
 			if _, err := c.row("joining", []any{s.sink}, &joining); err != nil || joining {
 				return err
 			}
-			heads, err = c.heads(s.sink, v.now, most)
-			return err
+			return c.heads(&heads, s.sink, v.now, most)
 		})
 	}
 	err = s.store.reader.use(ctx, look)
@@ -39,7 +41,20 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (heads 
 			err = s.store.reader.use(ctx, look)
 		}
 	}
+	if err == nil && sweep {
+		err = s.sweepPauses(ctx)
+	}
 	return heads, s.failed(op, err)
+}
+
+// sweepPauses removes what has ended and holds nothing.
+func (s *Session) sweepPauses(ctx context.Context) error {
+	return s.store.writer.use(ctx, func(c *call) error {
+		return c.write(func() error {
+			_, err := c.exec("sweep_pauses", s.sink)
+			return err
+		})
+	})
 }
 
 // joinLines places scheduled messages that are due behind what their keys have waiting.
@@ -58,10 +73,12 @@ func (s *Session) joinLines(ctx context.Context) error {
 	})
 }
 
-func (c *call) heads(sink string, now int64, most int) (heads store.Heads, err error) {
+// heads adds what is due by its own time, and then what pauses held that have ended.
+func (c *call) heads(heads *store.Heads, sink string, now int64, most int) error {
+	heads.Due = nil
 	given := map[string]bool{}
 	var row parkedRow
-	err = c.query("heads", []any{sink, now}, func(rows *sql.Rows) (bool, error) {
+	take := func(rows *sql.Rows) (bool, error) {
 		if heads.More = len(heads.Due) >= most; heads.More {
 			return true, nil
 		}
@@ -77,15 +94,19 @@ func (c *call) heads(sink string, now int64, most int) (heads store.Heads, err e
 		p.Overdue = time.Duration(now-due) * time.Microsecond
 		heads.Due = append(heads.Due, p)
 		return false, err
-	})
+	}
+	err := c.query("heads", []any{sink, now}, take)
+	if err == nil && !heads.More {
+		err = c.query("released", []any{sink, now, most + 1}, take)
+	}
 	if err != nil {
-		return heads, err
+		return err
 	}
 	var next sql.NullInt64
 	if _, err = c.row("next_due", []any{sink, now}, &next); err == nil && next.Valid {
 		heads.Next = time.Duration(min(next.Int64-now, int64(longest/time.Microsecond))) * time.Microsecond
 	}
-	return heads, err
+	return err
 }
 
 // longest keeps a time in the year 9999 a duration.

@@ -181,12 +181,8 @@ func (s *Session) carryOut(c *call, v *store.Verdict, id string) (err error) {
 	switch {
 	case v.To == store.Out && v.Position != "":
 		_, err = c.exec("position", s.sink, id, v.Position)
-	case v.To == store.Park && v.FromParked:
-		_, err = c.exec("park_again", s.sink, id, string(v.Reason), v.Attempts, v.Due.Microseconds(), v.Tried != nil, string(v.Code), cut(v.Error))
-		return err
 	case v.To == store.Park:
-		_, err = c.exec("park", s.sink, v.Seq, string(v.Reason), v.Attempts, v.Due.Microseconds(), v.Tried != nil, string(v.Code), cut(v.Error))
-		return err
+		return s.park(c, v, id)
 	case v.To == store.Dead && v.FromParked:
 		_, err = c.exec("bury_parked", s.sink, id, v.Blocks, string(v.Code), cut(v.Error), v.Attempts, s.relay.Name)
 	case v.To == store.Dead:
@@ -195,6 +191,26 @@ func (s *Session) carryOut(c *call, v *store.Verdict, id string) (err error) {
 	if err == nil && v.FromParked {
 		_, err = c.exec("unpark", s.sink, id)
 	}
+	return err
+}
+
+// park parks a message, or parks it again; under a pause that has not ended it waits for its end.
+func (s *Session) park(c *call, v *store.Verdict, id string) error {
+	var pause any
+	if v.Reason == store.ReasonPaused {
+		var holds bool
+		if _, err := c.row("is_paused", []any{s.sink, v.Pause}, &holds); err != nil {
+			return err
+		}
+		if holds {
+			pause = v.Pause
+		}
+	}
+	name, which := "park", any(v.Seq)
+	if v.FromParked {
+		name, which = "park_again", id
+	}
+	_, err := c.exec(name, s.sink, which, string(v.Reason), v.Attempts, v.Due.Microseconds(), v.Tried != nil, string(v.Code), cut(v.Error), pause)
 	return err
 }
 

@@ -85,7 +85,7 @@ func (a *Admin) RemoveSink(ctx context.Context, act store.Act) error {
 			return "", nil, err
 		}
 		removed := map[string]any{}
-		for _, name := range []string{"unserve", "forget_partitions", "forget_parked", "forget_dead", "forget_attempts", "forget_positions", "forget_minutes", "forget_sink"} {
+		for _, name := range []string{"unserve", "forget_partitions", "forget_parked", "forget_dead", "forget_attempts", "forget_positions", "forget_minutes", "forget_pauses", "forget_sink"} {
 			n, err := c.exec(name, act.Sink)
 			if err != nil {
 				return "", nil, err

@@ -51,6 +51,7 @@ var exitByCode = map[outbox.Code]int{
 	store.ErrDatabaseUnsupported.Code: exitUsage,
 	store.ErrFilterInvalid.Code:       exitUsage,
 	store.ErrReasonRequired.Code:      exitUsage,
+	store.ErrPauseInvalid.Code:        exitUsage,
 	"onward/broker-unsafe":            exitUsage,
 	store.ErrNotFound.Code:            exitNotFound,
 	store.ErrStateConflict.Code:       exitRefused,

@@ -49,7 +49,7 @@ func (f *filterFlags) register(c *cobra.Command, names []string, when string) {
 		case "state":
 			flags.StringVar(&f.state, name, "", "in this `state`: pending, parked, published, dead or discarded")
 		case "reason":
-			flags.StringVar(&f.reason, name, "", "parked for this `reason`: retry, scheduled or behind")
+			flags.StringVar(&f.reason, name, "", "parked for this `reason`: retry, scheduled, behind or paused")
 		case "code":
 			flags.StringVar(&f.code, name, "", "that failed last with this `code`, for example onward/rejected")
 		case "since":
@@ -109,6 +109,9 @@ func codeOf(s string) outbox.Code {
 	return outbox.Code(s)
 }
 
+// momentLayouts are how people may write a time.
+var momentLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly}
+
 // parseTime reads a time, or how long ago it was.
 func parseTime(s string, now time.Time) (time.Time, error) {
 	if s == "" {
@@ -121,7 +124,7 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 	if n, err := fmt.Sscanf(s+"\n", "%dd\n", &days); err == nil && n == 1 && days >= 0 {
 		return now.AddDate(0, 0, -days), nil
 	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+	for _, layout := range momentLayouts {
 		if t, err := time.Parse(layout, s); err == nil {
 			return t, nil
 		}

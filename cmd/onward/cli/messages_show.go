@@ -125,6 +125,9 @@ func (a *app) writeMessage(m *store.MessageInfo) error {
 	for _, state := range m.States {
 		s.line("in "+state.Sink, stateText(&state))
 		s.line("", state.LastError)
+		if state.Pause != nil {
+			s.line("", pauseText(state.Pause))
+		}
 	}
 	if len(m.States) == 0 {
 		s.line("state", "pending: no sink takes it")
@@ -134,8 +137,10 @@ func (a *app) writeMessage(m *store.MessageInfo) error {
 		switch {
 		case state.State == store.StateDead:
 			a.say("`onward dead show %s` has the cause and each attempt", m.ID)
+		case state.Pause != nil:
+			a.say("`onward resume %s` ends the pause", pauseWords(state.Pause))
 		case state.Reason == store.ReasonBehind:
-			a.say("it waits for an earlier message of its key: `onward messages list --key %s`", shellWord(m.Key))
+			a.say("it waits for an earlier message of its key: `onward keys show %s` says what blocks it", shellWord(m.Key))
 		}
 	}
 	return s.err

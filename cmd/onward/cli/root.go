@@ -43,7 +43,8 @@ This program runs relays and shows, repairs and migrates the outbox that they re
   onward demo --fail crash                   see all of it at work, for half a minute
   onward status                              backlog, lag, parked, dead
   onward dead list                           what gave up, and why
-  onward dead requeue ID                     try it again`,
+  onward dead requeue ID                     try it again
+  onward pause sink orders --reason ...      hold everything back; ` + "`onward resume`" + ` lets it go`,
 	})
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -75,8 +76,8 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 		}
 	}
 	add("run", newRelay(a), newDemo(a))
-	add("look", newStatus(a), newMessages(a), newPartitions(a), newRelays(a), newSinks(a))
-	add("repair", newDead(a))
+	add("look", newStatus(a), newMessages(a), newPartitions(a), newRelays(a), newSinks(a), newKeys(a), newPauses(a))
+	add("repair", newDead(a), newPause(a), newResume(a))
 	add("schema", newMigrate(a), newVersion(a))
 	root.SetHelpCommandGroupID("schema")
 	root.AddCommand(helpOnConfig(), helpOnExitCodes())

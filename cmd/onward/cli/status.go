@@ -20,8 +20,10 @@ func newStatus(a *app) *cobra.Command {
   BACKLOG       messages not yet published, without parked ones; 100,000+ is where counting stops
   LAG           the age of the oldest of them
   PARKED        messages that left the fast path: they wait for a retry, for their time (scheduled),
-                or behind an earlier message of their key
-  BLOCKED KEYS  keys that wait: one of their messages is retried, or is a dead letter that blocks
+                behind an earlier message of their key, or for the end of a pause
+  BLOCKED KEYS  keys that wait: one of their messages is retried or paused, or is a dead letter that
+                blocks; ` + "`onward keys list --blocked`" + ` has them
+  PAUSED        what is held back: the sink, topics, keys; who and why is said below
   DEAD          messages that gave up, until somebody requeues or discards them
   PUBLISHED     messages, since the sink exists
   RATE          messages a second, of the last five minutes and the one at hand
@@ -61,6 +63,7 @@ func (a *app) sayNext(s *store.Status) {
 		dead += k.Dead
 	}
 	for i := range s.Sinks {
+		a.sayPaused(&s.Sinks[i])
 		if k := &s.Sinks[i]; differs(k) {
 			a.say("warning: the relays of sink %s have different settings for it; `onward sinks show %s` shows them", k.Name, k.Name)
 		}
@@ -81,7 +84,7 @@ func (a *app) sayNext(s *store.Status) {
 }
 
 func statusTable(s *store.Status) *table {
-	t := newTable("SINK", "BACKLOG", "LAG", "PARKED", "BLOCKED KEYS", "DEAD", "PUBLISHED", "RATE", "PARTITIONS", "LAST SETTLE")
+	t := newTable("SINK", "BACKLOG", "LAG", "PARKED", "BLOCKED KEYS", "PAUSED", "DEAD", "PUBLISHED", "RATE", "PARTITIONS", "LAST SETTLE")
 	for _, k := range s.Sinks {
 		lag, settled, dead := "-", "-", number(atLeast(k.Dead, k.CountsAtLeast && k.Dead >= 100_000))
 		if k.Lag > 0 {
@@ -93,12 +96,16 @@ func statusTable(s *store.Status) *table {
 		if k.Dead > 0 {
 			dead.style = red
 		}
+		paused := text(pausesText(k.Pauses))
+		if len(k.Pauses) > 0 {
+			paused.style = yellow
+		}
 		owned := number(fmt.Sprintf("%d/%d", k.PartitionsOwned, k.PartitionsOwned+k.PartitionsFree))
 		if k.PartitionsFree > 0 {
 			owned.style = yellow
 		}
 		t.add(text(k.Name), number(atLeast(k.Backlog, k.BacklogAtLeast)), number(lag), text(parkedText(&k)),
-			number(count(k.BlockedKeys)), dead, number(count(k.Published)), number(perSecond(k.Rate)), owned, text(settled))
+			number(count(k.BlockedKeys)), paused, dead, number(count(k.Published)), number(perSecond(k.Rate)), owned, text(settled))
 	}
 	return t
 }
@@ -107,7 +114,7 @@ func statusTable(s *store.Status) *table {
 func parkedText(k *store.SinkStatus) string {
 	var total int64
 	var parts []string
-	for _, reason := range []store.Reason{store.ReasonRetry, store.ReasonScheduled, store.ReasonBehind} {
+	for _, reason := range []store.Reason{store.ReasonRetry, store.ReasonScheduled, store.ReasonBehind, store.ReasonPaused} {
 		if n := k.Parked[reason]; n > 0 {
 			total += n
 			parts = append(parts, count(n)+" "+string(reason))

@@ -139,6 +139,7 @@ type sinkStatusView struct {
 	LagMS           float64                `json:"lag_ms"`
 	Parked          map[store.Reason]int64 `json:"parked"`
 	BlockedKeys     int64                  `json:"blocked_keys"`
+	Pauses          []store.Pause          `json:"pauses,omitempty"`
 	Dead            int64                  `json:"dead"`
 	CountsAtLeast   bool                   `json:"counts_at_least,omitempty"`
 	Published       int64                  `json:"published"`
@@ -158,7 +159,7 @@ func viewStatus(s *store.Status) statusView {
 		v.Sinks = append(v.Sinks, sinkStatusView{
 			Name: k.Name, Topics: k.Topics, Exclude: k.Exclude, CreatedAt: k.CreatedAt.UTC(), SeenAt: k.SeenAt.UTC(),
 			Serving: append([]store.Serving{}, k.Serving...), Differs: differs(k), Backlog: k.Backlog, BacklogAtLeast: k.BacklogAtLeast, LagMS: millis(k.Lag), Parked: k.Parked,
-			BlockedKeys: k.BlockedKeys, Dead: k.Dead, CountsAtLeast: k.CountsAtLeast, Published: k.Published, Rate: math.Round(k.Rate*1000) / 1000,
+			BlockedKeys: k.BlockedKeys, Pauses: k.Pauses, Dead: k.Dead, CountsAtLeast: k.CountsAtLeast, Published: k.Published, Rate: math.Round(k.Rate*1000) / 1000,
 			PartitionsOwned: k.PartitionsOwned, PartitionsFree: k.PartitionsFree, LastSettle: optionalTime(k.LastSettle),
 		})
 	}

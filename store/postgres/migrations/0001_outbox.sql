@@ -141,7 +141,8 @@ CREATE TABLE outbox_cursors (
 
 -- A message that left the fast path: a full copy. place is seq, but for a scheduled message that found others waiting.
 -- A key has exactly one row with due_at, its head, unless a blocking dead letter stands before it (scheduled rows not
--- yet due apart). Rows without a key each have their own.
+-- yet due apart). Rows without a key each have their own. What waits for the end of a pause has due_at infinity: it is due
+-- when that pause's expires_at is over, which is looked at there (docs/decisions/0021).
 CREATE TABLE outbox_parked (
     sink            text        NOT NULL,
     partition_id    int         NOT NULL,
@@ -164,7 +165,7 @@ CREATE TABLE outbox_parked (
     key_seq         bigint      NOT NULL,
     created_at      timestamptz NOT NULL,
     available_at    timestamptz,
-    reason          text        NOT NULL CHECK (reason IN ('retry', 'scheduled', 'behind')),
+    reason          text        NOT NULL CHECK (reason IN ('retry', 'scheduled', 'behind', 'paused')),
     attempts        int         NOT NULL DEFAULT 0,
     attempts_before int         NOT NULL DEFAULT 0,     -- of them before the last requeue: outside the budget
     due_at          timestamptz,
@@ -173,6 +174,7 @@ CREATE TABLE outbox_parked (
     last_failure    timestamptz,
     last_code       text        NOT NULL DEFAULT '',
     last_error      text        NOT NULL DEFAULT '' CHECK (octet_length(last_error) <= 2048),
+    pause           bigint,                             -- with due_at infinity: outbox_pauses.id
     CONSTRAINT :outbox_parked_pkey PRIMARY KEY (sink, partition_id, partition_key, place, seq)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.02);
 CREATE UNIQUE INDEX :outbox_parked_id ON outbox_parked (id, sink);      -- each insert into the log asks by id alone
@@ -180,6 +182,7 @@ CREATE INDEX :outbox_parked_due ON outbox_parked (sink, due_at, partition_id) WH
 -- The front of a key's line, past any number of scheduled rows; and the rows with due_at of a key, past any number behind.
 CREATE INDEX :outbox_parked_line ON outbox_parked (sink, partition_id, partition_key, place, seq) WHERE reason <> 'scheduled';
 CREATE INDEX :outbox_parked_key_due ON outbox_parked (sink, partition_id, partition_key, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX :outbox_parked_pause ON outbox_parked (pause, partition_id) WHERE due_at = 'infinity';
 CREATE INDEX :outbox_parked_newest ON outbox_parked (txid DESC, seq DESC);     -- for people's lists
 
 -- A dead letter: a full copy, kept until somebody requeues or discards it.
@@ -261,6 +264,22 @@ CREATE TABLE outbox_progress (
     CONSTRAINT :outbox_progress_pkey PRIMARY KEY (sink, relay, no)
 );
 CREATE INDEX :outbox_progress_minute ON outbox_progress (sink, minute);
+
+-- What people hold back: a sink (then name is empty), the topics that a pattern selects, or a key. A pause whose expires_at
+-- is over has ended; its row stays until everything that it held was taken up.
+CREATE TABLE outbox_pauses (
+    id         bigint      GENERATED ALWAYS AS IDENTITY CONSTRAINT :outbox_pauses_id UNIQUE,
+    sink       text        NOT NULL,
+    kind       text        NOT NULL CHECK (kind IN ('sink', 'topic', 'key')),
+    name       text        NOT NULL CHECK (octet_length(name) <= 255),
+    reason     text        NOT NULL CHECK (octet_length(reason) <= 2048),
+    actor      text        NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz CHECK (expires_at < '10000-01-01 00:00+00'),
+    CONSTRAINT :outbox_pauses_pkey PRIMARY KEY (sink, kind, name),
+    CHECK ((kind = 'sink') = (name = '')),
+    CHECK (kind <> 'topic' OR name ~ '^(([^.*>]+|[*])[.])*([^.*>]+|[*]|>)$')
+);
 
 -- One act of a person; append-only.
 CREATE TABLE outbox_audit (

@@ -161,7 +161,7 @@ $$;
 -- would start at its beginning, or sort it, and not know where the bound lies. Compiling takes longer than running.
 CREATE FUNCTION outbox_read_status(sink text) RETURNS TABLE (
     sink_name text, backlog bigint, backlog_at_least boolean, oldest timestamptz,
-    parked_retry bigint, parked_scheduled bigint, parked_behind bigint, blocked_keys bigint, dead bigint, counts_at_least boolean,
+    parked_retry bigint, parked_scheduled bigint, parked_behind bigint, parked_paused bigint, blocked_keys bigint, dead bigint, counts_at_least boolean,
     published bigint, rate double precision, partitions_owned bigint, partitions_free bigint, last_settle timestamptz)
 LANGUAGE sql STABLE SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_mergejoin = off AS $$
 WITH
@@ -241,10 +241,11 @@ cursors AS MATERIALIZED (
                         FROM outbox_parked k WHERE k.sink = s.name AND k.due_at IS NOT NULL
                         ORDER BY k.due_at LIMIT 100000) k)
 , parked AS MATERIALIZED (
-    SELECT s.name AS sink, h.n AS heads, h.retry, h.scheduled, p.n - h.n + h.behind AS behind, p.n AS all_
+    SELECT s.name AS sink, h.n AS heads, h.retry, h.scheduled, h.paused, p.n - h.n + h.behind AS behind, p.n AS all_
     FROM outbox_sinks s
     CROSS JOIN LATERAL (SELECT count(*) AS n, count(*) FILTER (WHERE reason = 'retry') AS retry,
                                count(*) FILTER (WHERE reason = 'scheduled') AS scheduled,
+                               count(*) FILTER (WHERE reason = 'paused') AS paused,
                                count(*) FILTER (WHERE reason = 'behind') AS behind
                         FROM heads WHERE heads.sink = s.name) h
     CROSS JOIN LATERAL (SELECT count(*) AS n
@@ -264,7 +265,7 @@ SELECT s.name,
        least(coalesce(late.n + fresh.n, 0), 100000),
        coalesce(late.read >= 100000 OR late.n + fresh.n >= 100000, false),
        least(late.oldest, fresh.oldest),
-       coalesce(parked.retry, 0), coalesce(parked.scheduled, 0), coalesce(parked.behind, 0),
+       coalesce(parked.retry, 0), coalesce(parked.scheduled, 0), coalesce(parked.behind, 0), coalesce(parked.paused, 0),
        (SELECT count(*) FROM (
             SELECT h.partition_id, h.partition_key FROM heads h
             WHERE h.sink = s.name AND h.partition_key <> '' AND NOT h.waits
@@ -290,7 +291,7 @@ WHERE $1 = '' OR s.name = $1
 $$;
 CREATE VIEW outbox_status AS
     SELECT sink_name AS sink, backlog, backlog_at_least, clock_timestamp() - oldest AS lag, parked_retry, parked_scheduled, parked_behind,
-           blocked_keys, dead, counts_at_least, published, rate, partitions_owned, partitions_free, last_settle
+           parked_paused, blocked_keys, dead, counts_at_least, published, rate, partitions_owned, partitions_free, last_settle
     FROM outbox_read_status('');
 
 -- The partition of a key that is not empty.

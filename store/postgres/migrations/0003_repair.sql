@@ -190,13 +190,87 @@ BEGIN
     DELETE FROM outbox_attempts a WHERE a.sink = sink;
     DELETE FROM outbox_positions p WHERE p.sink = sink;
     DELETE FROM outbox_progress p WHERE p.sink = sink;
+    DELETE FROM outbox_pauses p WHERE p.sink = sink;
     DELETE FROM outbox_sinks s WHERE s.name = sink;
     INSERT INTO outbox_audit (actor, action, sink, reason, detail)
     VALUES (coalesce(nullif(btrim(actor), ''), session_user), 'remove sink', sink, reason, jsonb_build_object('parked', parked, 'dead', dead));
+END $$;
+
+-- Removes pauses that have ended and hold nothing any more. A settle that parks under a pause holds its row until it has
+-- committed: what it parked is seen here, by a statement that began after the row was locked, or the row is left for the
+-- next time. Nothing may wait for a pause that is not there: nobody would ever look for it.
+CREATE FUNCTION outbox_sweep_pauses(sink text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+DECLARE
+    ended bigint[];
+BEGIN
+    ended := ARRAY(SELECT p.id FROM outbox_pauses p WHERE p.sink = sink AND p.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED);
+    DELETE FROM outbox_pauses p
+    WHERE p.id = ANY (ended) AND NOT EXISTS (SELECT FROM outbox_parked k WHERE k.pause = p.id AND k.due_at = 'infinity');
+END $$;
+
+-- Holds messages of the sink back: of the whole sink (name ''), of the topics that a pattern selects, or of a key; until
+-- expires_at, or until somebody resumes. What is paused already gets the new reason and end. Returns the pause's id. ON002
+-- onward/not-found, ON004 onward/reason-required, ON007 onward/pause-invalid, ON008 onward/state-conflict (1,000 pauses of a
+-- sink), ON005 not in READ COMMITTED.
+CREATE FUNCTION outbox_pause(sink text, kind text, name text, reason text, expires_at timestamptz DEFAULT NULL, actor text DEFAULT current_user)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    who  text := coalesce(nullif(btrim(actor), ''), session_user);
+    made bigint;
+BEGIN
+    PERFORM outbox_check_isolation();
+    IF coalesce(btrim(reason), '') = '' THEN
+        RAISE EXCEPTION 'a pause needs a reason (onward/reason-required)' USING ERRCODE = 'ON004';
+    ELSIF expires_at <= clock_timestamp() THEN
+        RAISE EXCEPTION 'it would have ended already, at % (onward/pause-invalid)', expires_at USING ERRCODE = 'ON007';
+    END IF;
+    PERFORM FROM outbox_sinks s WHERE s.name = sink FOR NO KEY UPDATE;  -- others who pause wait: they are counted
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no sink % (onward/not-found)', quote_literal(sink) USING ERRCODE = 'ON002';
+    END IF;
+    PERFORM outbox_sweep_pauses(sink);
+    IF (SELECT count(*) FROM outbox_pauses p
+        WHERE p.sink = sink AND (p.expires_at IS NULL OR p.expires_at > clock_timestamp()) AND (p.kind, p.name) <> (kind, name)) >= 1000 THEN
+        RAISE EXCEPTION 'sink % has 1000 pauses already (onward/state-conflict)', quote_literal(sink)
+            USING ERRCODE = 'ON008', HINT = 'pause a topic, a pattern of topics, or the sink';
+    END IF;
+    INSERT INTO outbox_pauses AS p (sink, kind, name, reason, actor, expires_at) VALUES (sink, kind, name, reason, who, expires_at)
+    ON CONFLICT ON CONSTRAINT :outbox_pauses_pkey
+        DO UPDATE SET reason = excluded.reason, actor = excluded.actor, created_at = clock_timestamp(), expires_at = excluded.expires_at
+    RETURNING p.id INTO made;
+    INSERT INTO outbox_audit (actor, action, sink, reason, detail)
+    VALUES (who, 'pause', sink, reason, jsonb_build_object('kind', kind, 'name', name, 'expires_at', expires_at));
+    RETURN made;
+END $$;
+
+-- Ends a pause now. It touches nothing else: relays look for what a pause held that has ended. ON002 onward/not-found,
+-- ON005 not in READ COMMITTED.
+CREATE FUNCTION outbox_resume(sink text, kind text, name text, reason text DEFAULT '', actor text DEFAULT current_user)
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    over record;
+BEGIN
+    PERFORM outbox_check_isolation();
+    UPDATE outbox_pauses p SET expires_at = clock_timestamp()
+    WHERE p.sink = sink AND p.kind = kind AND p.name = name AND (p.expires_at IS NULL OR p.expires_at > clock_timestamp())
+    RETURNING p.reason, p.actor, p.created_at INTO over;
+    IF NOT FOUND THEN
+        IF NOT EXISTS (SELECT FROM outbox_sinks s WHERE s.name = sink) THEN
+            RAISE EXCEPTION 'there is no sink % (onward/not-found)', quote_literal(sink) USING ERRCODE = 'ON002';
+        END IF;
+        RAISE EXCEPTION '% of sink % is not paused (onward/not-found)', btrim(kind || ' ' || name), quote_literal(sink) USING ERRCODE = 'ON002';
+    END IF;
+    INSERT INTO outbox_audit (actor, action, sink, reason, detail)
+    VALUES (coalesce(nullif(btrim(actor), ''), session_user), 'resume', sink, coalesce(reason, ''),
+            jsonb_build_object('kind', kind, 'name', name, 'paused_by', over.actor, 'paused_at', over.created_at, 'paused_for', over.reason));
 END $$;
 
 -- Who may is said by the grants; everybody may nothing.
 REVOKE ALL ON FUNCTION outbox_written(uuid[]), outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]),
     outbox_check_isolation(), outbox_refuse_act(text, uuid), outbox_published_after(text, int, text, bigint),
     outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text),
-    outbox_remove_sink(text, text, text) FROM PUBLIC;
+    outbox_remove_sink(text, text, text), outbox_sweep_pauses(text), outbox_pause(text, text, text, text, timestamptz, text),
+    outbox_resume(text, text, text, text, text) FROM PUBLIC;

@@ -101,7 +101,8 @@ CREATE TABLE outbox_partitions (
 
 -- A message that left the fast path: a full copy. place is seq, but for a scheduled message that found others waiting.
 -- A key has exactly one row with due_at, its head, unless a blocking dead letter stands before it (scheduled rows not
--- yet due apart). Rows without a key each have their own.
+-- yet due apart). Rows without a key each have their own. What waits for the end of a pause has due_at 9223372036854775807:
+-- it is due when that pause's expires_at is over, which is looked at there.
 CREATE TABLE outbox_parked (
     sink            TEXT    NOT NULL,
     partition_id    INTEGER NOT NULL DEFAULT 0,
@@ -123,7 +124,7 @@ CREATE TABLE outbox_parked (
     key_seq         INTEGER NOT NULL,
     created_at      INTEGER NOT NULL,
     available_at    INTEGER,
-    reason          TEXT    NOT NULL CHECK (reason IN ('retry', 'scheduled', 'behind')),
+    reason          TEXT    NOT NULL CHECK (reason IN ('retry', 'scheduled', 'behind', 'paused')),
     attempts        INTEGER NOT NULL DEFAULT 0,
     attempts_before INTEGER NOT NULL DEFAULT 0,     -- of them before the last requeue: outside the budget
     due_at          INTEGER,
@@ -131,13 +132,15 @@ CREATE TABLE outbox_parked (
     first_failure   INTEGER,
     last_failure    INTEGER,
     last_code       TEXT    NOT NULL DEFAULT '',
-    last_error      TEXT    NOT NULL DEFAULT '' CHECK (length(CAST(last_error AS BLOB)) <= 2048)
+    last_error      TEXT    NOT NULL DEFAULT '' CHECK (length(CAST(last_error AS BLOB)) <= 2048),
+    pause           INTEGER                         -- with that due_at: outbox_pauses.id
 ) STRICT;
 CREATE UNIQUE INDEX outbox_parked_id ON outbox_parked (id, sink);       -- each insert into the log asks by id alone
 CREATE INDEX outbox_parked_due ON outbox_parked (sink, due_at, place, seq) WHERE due_at IS NOT NULL;
 -- The front of a key's line, past any number of scheduled rows; and the rows with due_at of a key, past any number behind.
 CREATE INDEX outbox_parked_line ON outbox_parked (sink, partition_key, place, seq) WHERE reason <> 'scheduled';
 CREATE INDEX outbox_parked_key_due ON outbox_parked (sink, partition_key, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_parked_pause ON outbox_parked (pause) WHERE due_at = 9223372036854775807;
 CREATE INDEX outbox_parked_newest ON outbox_parked (seq);               -- for people's lists
 
 -- A dead letter: a full copy, kept until somebody requeues or discards it.
@@ -207,6 +210,21 @@ CREATE TABLE outbox_progress (
     settled_at INTEGER NOT NULL,
     PRIMARY KEY (sink, minute)
 ) STRICT, WITHOUT ROWID;
+
+-- What people hold back: a sink (then name is empty), the topics that a pattern selects, or a key. A pause whose expires_at
+-- is over has ended; its row stays until everything that it held was taken up.
+CREATE TABLE outbox_pauses (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    sink       TEXT    NOT NULL,
+    kind       TEXT    NOT NULL CHECK (kind IN ('sink', 'topic', 'key')),
+    name       TEXT    NOT NULL CHECK (length(CAST(name AS BLOB)) <= 255),
+    reason     TEXT    NOT NULL CHECK (length(CAST(reason AS BLOB)) <= 2048),
+    actor      TEXT    NOT NULL,
+    created_at INTEGER NOT NULL DEFAULT (:now),
+    expires_at INTEGER CHECK (expires_at < 253402300800000000),
+    CHECK ((kind = 'sink') = (name = '')),
+    UNIQUE (sink, kind, name)
+) STRICT;
 
 -- One act of a person; append-only.
 CREATE TABLE outbox_audit (

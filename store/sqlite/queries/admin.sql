@@ -109,7 +109,7 @@ FROM (SELECT
 
 -- Where a message stands in one sink, or in each.
 -- name: states
-SELECT s.name, k.reason, k.attempts, k.due_at, k.last_code, k.last_error, d.attempts, d.code, d.error,
+SELECT s.name, k.reason, k.attempts, nullif(k.due_at, 9223372036854775807), k.last_code, k.last_error, d.attempts, d.code, d.error,
        EXISTS (SELECT 1 FROM outbox_audit a
                WHERE a.message_id = ?1 AND a.sink = s.name AND a.action = 'discard' AND a.at > s.created_at),
        p.seq >= ?2, s.start_seq >= ?2, s.topics, s.exclude
@@ -189,6 +189,9 @@ DELETE FROM outbox_positions WHERE sink = ?1;
 -- name: forget_minutes
 DELETE FROM outbox_progress WHERE sink = ?1;
 
+-- name: forget_pauses
+DELETE FROM outbox_pauses WHERE sink = ?1;
+
 -- name: forget_sink
 DELETE FROM outbox_sinks WHERE name = ?1;
 
@@ -208,6 +211,62 @@ DELETE FROM outbox_parked WHERE id = ?2 AND sink = ?1;
 
 -- name: audit
 INSERT INTO outbox_audit (actor, action, sink, message_id, reason, detail) VALUES (?1, ?2, ?3, nullif(?4, ''), ?5, ?6);
+
+-- name: other_pauses
+SELECT count(*) FROM outbox_pauses
+WHERE sink = ?1 AND (kind, name) <> (?2, ?3) AND (expires_at IS NULL OR expires_at > :now);
+
+-- name: pause
+INSERT INTO outbox_pauses (sink, kind, name, reason, actor, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (sink, kind, name) DO UPDATE SET reason = ?4, actor = ?5, created_at = :now, expires_at = ?6;
+
+-- It touches nothing else: the relay looks for what a pause held that has ended.
+-- name: resume
+UPDATE outbox_pauses SET expires_at = :now
+WHERE sink = ?1 AND kind = ?2 AND name = ?3 AND (expires_at IS NULL OR expires_at > :now);
+
+-- Keys of the sink with something parked, or with a dead letter that blocks, after ?2: at most ?3. ?4: only those that wait for
+-- more than the time of scheduled messages. Each branch goes from key to key along its index.
+-- name: keys
+WITH RECURSIVE
+line(key) AS (
+    SELECT (SELECT min(partition_key) FROM outbox_parked WHERE sink = ?1 AND reason <> 'scheduled' AND partition_key > ?2)
+    UNION ALL
+    SELECT (SELECT min(partition_key) FROM outbox_parked WHERE sink = ?1 AND reason <> 'scheduled' AND partition_key > line.key)
+    FROM line WHERE line.key IS NOT NULL LIMIT ?3),
+timed(key) AS (
+    SELECT (SELECT min(partition_key) FROM outbox_parked WHERE NOT ?4 AND sink = ?1 AND due_at IS NOT NULL AND partition_key > ?2)
+    UNION ALL
+    SELECT (SELECT min(partition_key) FROM outbox_parked WHERE sink = ?1 AND due_at IS NOT NULL AND partition_key > timed.key)
+    FROM timed WHERE timed.key IS NOT NULL LIMIT ?3),
+dead(key) AS (
+    SELECT (SELECT min(partition_key) FROM outbox_dead WHERE sink = ?1 AND blocks AND partition_key > ?2)
+    UNION ALL
+    SELECT (SELECT min(partition_key) FROM outbox_dead WHERE sink = ?1 AND blocks AND partition_key > dead.key)
+    FROM dead WHERE dead.key IS NOT NULL LIMIT ?3)
+SELECT key FROM (SELECT key FROM line UNION SELECT key FROM timed UNION SELECT key FROM dead)
+WHERE key IS NOT NULL ORDER BY key LIMIT ?3;
+
+-- How many of a key wait, those whose time is ahead, and dead letters that block it; counted up to ?3, and one more.
+-- name: key_counts
+SELECT (SELECT count(*) FROM (SELECT 1 FROM outbox_parked WHERE sink = ?1 AND partition_key = ?2 AND reason <> 'scheduled' LIMIT ?3 + 1))
+       + (SELECT count(*) FROM (SELECT 1 FROM outbox_parked WHERE sink = ?1 AND partition_key = ?2 AND reason = 'scheduled'
+                                AND due_at IS NOT NULL AND due_at <= :now LIMIT ?3 + 1)),
+       (SELECT count(*) FROM (SELECT 1 FROM outbox_parked WHERE sink = ?1 AND partition_key = ?2 AND reason = 'scheduled'
+                              AND due_at IS NOT NULL AND due_at > :now LIMIT ?3)),
+       (SELECT count(*) FROM (SELECT 1 FROM outbox_dead WHERE sink = ?1 AND partition_key = ?2 AND blocks LIMIT ?3));
+
+-- name: key_head
+SELECT id, topic, reason, attempts, nullif(due_at, 9223372036854775807), last_code, last_error, created_at
+FROM outbox_parked WHERE sink = ?1 AND partition_key = ?2 AND reason <> 'scheduled' ORDER BY place, seq LIMIT 1;
+
+-- name: key_dead
+SELECT id, topic, attempts, code, error, created_at
+FROM outbox_dead WHERE sink = ?1 AND partition_key = ?2 AND blocks ORDER BY place LIMIT 1;
+
+-- Whether the newest ?2 messages have a key.
+-- name: key_known
+SELECT EXISTS (SELECT 1 FROM (SELECT partition_key FROM outbox_messages ORDER BY seq DESC LIMIT ?2) WHERE partition_key = ?1);
 
 -- Where a receipt's message is, what has its number, and the newest number.
 -- name: receipt

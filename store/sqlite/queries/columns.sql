@@ -37,3 +37,14 @@ UPDATE outbox_parked SET due_at = :now WHERE rowid = ?1;
 -- name: demote
 UPDATE outbox_parked SET due_at = NULL
 WHERE sink = ?1 AND partition_key = ?2 AND due_at IS NOT NULL AND reason <> 'scheduled' AND rowid <> ?3;
+
+-- The pauses of a sink, or of all, that have not ended.
+-- name: pauses
+SELECT id, sink, kind, name, reason, actor, created_at, expires_at FROM outbox_pauses
+WHERE (?1 = '' OR sink = ?1) AND (expires_at IS NULL OR expires_at > :now);
+
+-- Pauses that have ended and hold nothing any more.
+-- name: sweep_pauses
+DELETE FROM outbox_pauses AS p
+WHERE p.sink = ?1 AND p.expires_at <= :now
+  AND NOT EXISTS (SELECT 1 FROM outbox_parked m WHERE m.pause = p.id AND m.due_at = 9223372036854775807);

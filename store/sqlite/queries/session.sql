@@ -142,7 +142,25 @@ SELECT
 FROM outbox_parked m WHERE m.sink = ?1 AND m.due_at IS NOT NULL AND m.due_at <= ?2 ORDER BY m.due_at, m.place, m.seq;
 
 -- name: next_due
-SELECT min(due_at) FROM outbox_parked WHERE sink = ?1 AND due_at > ?2;
+SELECT min(at) FROM (
+    SELECT min(due_at) AS at FROM outbox_parked WHERE sink = ?1 AND due_at > ?2 AND due_at < 9223372036854775807
+    UNION ALL SELECT min(expires_at) FROM outbox_pauses WHERE sink = ?1 AND expires_at > ?2);
+
+-- What waited for pauses that have ended.
+-- name: released
+SELECT
+--:record
+    , m.place, m.reason, m.attempts, m.attempts_before, p.expires_at
+FROM outbox_pauses p JOIN outbox_parked m ON m.pause = p.id AND m.due_at = 9223372036854775807
+WHERE p.sink = ?1 AND p.expires_at <= ?2 LIMIT ?3;
+
+-- Whether a pause that has ended holds nothing any more.
+-- name: sweepable
+SELECT EXISTS (SELECT 1 FROM outbox_pauses p WHERE p.sink = ?1 AND p.expires_at <= ?2
+               AND NOT EXISTS (SELECT 1 FROM outbox_parked m WHERE m.pause = p.id AND m.due_at = 9223372036854775807));
+
+-- name: is_paused
+SELECT EXISTS (SELECT 1 FROM outbox_pauses WHERE id = ?2 AND sink = ?1 AND (expires_at IS NULL OR expires_at > :now));
 
 -- name: followers
 SELECT
@@ -191,20 +209,20 @@ ON CONFLICT DO NOTHING;
 INSERT INTO outbox_positions (sink, id, position) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING;
 
 -- name: park
-INSERT INTO outbox_parked (sink, place, reason, attempts, due_at, first_failure, last_failure, last_code, last_error,
+INSERT INTO outbox_parked (sink, place, reason, attempts, pause, due_at, first_failure, last_failure, last_code, last_error,
 --:copied
     )
-SELECT ?1, seq, ?3, ?4,
-       CASE WHEN ?3 = 'retry' THEN :now + ?5 WHEN ?3 = 'scheduled' THEN coalesce(available_at, :now)
-            WHEN partition_key = '' THEN :now END,
+SELECT ?1, seq, ?3, ?4, ?9,
+       CASE WHEN ?9 IS NOT NULL THEN 9223372036854775807 WHEN ?3 = 'retry' THEN :now + ?5
+            WHEN ?3 = 'scheduled' THEN coalesce(available_at, :now) WHEN ?3 = 'paused' OR partition_key = '' THEN :now END,
        CASE WHEN ?6 THEN :now END, CASE WHEN ?6 THEN :now END, ?7, ?8,
 --:copied
 FROM outbox_messages WHERE seq = ?2;
 
 -- name: park_again
-UPDATE outbox_parked SET reason = ?3, attempts = ?4,
-    due_at = CASE WHEN ?3 = 'retry' THEN :now + ?5 WHEN ?3 = 'scheduled' THEN coalesce(available_at, :now)
-                  WHEN partition_key = '' THEN :now END,
+UPDATE outbox_parked SET reason = ?3, attempts = ?4, pause = ?9,
+    due_at = CASE WHEN ?9 IS NOT NULL THEN 9223372036854775807 WHEN ?3 = 'retry' THEN :now + ?5
+                  WHEN ?3 = 'scheduled' THEN coalesce(available_at, :now) WHEN ?3 = 'paused' OR partition_key = '' THEN :now END,
     first_failure = CASE WHEN ?6 THEN coalesce(first_failure, :now) ELSE first_failure END,
     last_failure = CASE WHEN ?6 THEN :now ELSE last_failure END,
     last_code = coalesce(nullif(?7, ''), last_code), last_error = coalesce(nullif(?8, ''), last_error)

@@ -5,7 +5,7 @@
 -- transaction. What is parked or dead was passed too, so those come first. The cursor is looked up as in cursors.sql, but
 -- by index: a list asks for each of up to 100,000 rows.
 LATERAL (
-    SELECT s.name AS sink, k.reason, k.due_at,
+    SELECT s.name AS sink, k.reason, nullif(k.due_at, 'infinity') AS due_at,
            coalesce(k.attempts, d.attempts, 0)         AS attempts,
            coalesce(k.last_code, d.code, '')           AS last_code,
            coalesce(k.last_error, d.error, '')         AS last_error,

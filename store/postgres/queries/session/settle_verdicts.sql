@@ -9,18 +9,27 @@
 -- $38-$42 dead from the parked rows: id, blocks, attempts, code, error
 -- $43-$48 failed attempts: id, number, outcome, code, error, duration in microseconds
 -- $49-$50 positions: id, position
+-- $51 and $52 pauses under which $18 and $25 are parked; 0: none
 --:fence
+-- A pause that ends meanwhile is found with what it holds; one that has ended holds nothing. Its row must not go before what
+-- is parked under it can be seen, so it is locked (outbox_sweep_pauses).
+, held AS MATERIALIZED (
+    SELECT p.id FROM old, outbox_pauses p
+    WHERE p.id = ANY ($51::bigint[] || $52::bigint[]) AND p.sink = $1 AND (p.expires_at IS NULL OR p.expires_at > clock_timestamp())
+    FOR KEY SHARE OF p)
 , park AS (
     INSERT INTO outbox_parked (sink, place,
 --:copied
-        , reason, attempts, due_at, first_failure, last_failure, last_code, last_error)
+        , reason, attempts, due_at, pause, first_failure, last_failure, last_code, last_error)
     SELECT $1, m.seq,
 --:copy
            , v.reason, v.attempts,
-           CASE v.reason WHEN 'retry' THEN clock_timestamp() + v.due * interval '1 microsecond' WHEN 'scheduled' THEN m.available_at END,
+           CASE v.reason WHEN 'retry' THEN clock_timestamp() + v.due * interval '1 microsecond' WHEN 'scheduled' THEN m.available_at
+                WHEN 'paused' THEN CASE WHEN h.id IS NULL THEN clock_timestamp() ELSE 'infinity' END END, h.id,
            CASE WHEN v.attempts > 0 THEN clock_timestamp() END, CASE WHEN v.attempts > 0 THEN clock_timestamp() END, v.code, v.error
-    FROM old, unnest($18::int[], $19::bigint[], $20::text[], $21::bigint[], $22::int[], $23::text[], $24::text[])
-         v(part, seq, reason, due, attempts, code, error)
+    FROM old, unnest($18::int[], $19::bigint[], $20::text[], $21::bigint[], $22::int[], $23::text[], $24::text[], $51::bigint[])
+         v(part, seq, reason, due, attempts, code, error, pause)
+    LEFT JOIN held h ON h.id = v.pause
     CROSS JOIN LATERAL (SELECT * FROM outbox_messages o WHERE o.partition_id = v.part AND o.seq = v.seq LIMIT 1) m
     -- After a crash a message may come from the log again that has its outcome already: it stands.
     WHERE NOT EXISTS (SELECT FROM outbox_dead d WHERE d.id = m.id AND d.sink = $1)
@@ -29,11 +38,16 @@
     RETURNING 1)
 , again AS (
     UPDATE outbox_parked k SET reason = v.reason, attempts = v.attempts,
-           due_at = CASE v.reason WHEN 'retry' THEN clock_timestamp() + v.due * interval '1 microsecond' WHEN 'scheduled' THEN k.available_at END,
+           due_at = CASE v.reason WHEN 'retry' THEN clock_timestamp() + v.due * interval '1 microsecond' WHEN 'scheduled' THEN k.available_at
+                    WHEN 'paused' THEN CASE WHEN h.id IS NULL THEN clock_timestamp() ELSE 'infinity' END END,
+           pause = h.id,
            first_failure = CASE WHEN v.attempts > 0 THEN coalesce(k.first_failure, clock_timestamp()) END,
            last_failure = CASE WHEN v.attempts > k.attempts THEN clock_timestamp() ELSE k.last_failure END,
-           last_code = v.code, last_error = v.error
-    FROM old, unnest($25::text[], $26::text[], $27::bigint[], $28::int[], $29::text[], $30::text[]) v(id, reason, due, attempts, code, error)
+           last_code = CASE v.reason WHEN 'paused' THEN k.last_code ELSE v.code END,
+           last_error = CASE v.reason WHEN 'paused' THEN k.last_error ELSE v.error END
+    FROM old, unnest($25::text[], $26::text[], $27::bigint[], $28::int[], $29::text[], $30::text[], $52::bigint[])
+         v(id, reason, due, attempts, code, error, pause)
+    LEFT JOIN held h ON h.id = v.pause
     WHERE k.sink = $1 AND k.id = v.id::uuid
     RETURNING 1)
 , done AS (
