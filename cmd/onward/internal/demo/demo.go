@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -129,7 +130,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	if err := makeStream(ctx, d.server.url(), smallestMax); err != nil {
 		return err
 	}
-	database := "sqlite:" + filepath.Join(d.folder, "orders.db")
+	database := "sqlite:" + (&url.URL{Path: filepath.ToSlash(filepath.Join(d.folder, "orders.db"))}).EscapedPath()
 	poison := map[int]Poison{}
 	if d.Fault == Poisoned {
 		poison = poisoned(int(d.For.Seconds() * float64(d.Rate)))
