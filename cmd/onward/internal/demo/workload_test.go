@@ -20,10 +20,17 @@ func TestTheSameSeedIsTheSameWorkload(t *testing.T) {
 		t.Error("the same seed makes other changes")
 	}
 	other := changes(8, 500, nil)
+	same := 0
 	for i := range one {
 		if one[i].Message.ID == other[i].Message.ID {
 			t.Fatalf("step %d has the same id with another seed", i)
 		}
+		if one[i].Order == other[i].Order {
+			same++
+		}
+	}
+	if same > len(one)/2 {
+		t.Errorf("%d of %d changes are of the same order with another seed", same, len(one))
 	}
 }
 
@@ -56,6 +63,9 @@ func TestPoisonIsWrittenWhereItWasOrdered(t *testing.T) {
 	at := poisoned(1000)
 	if len(at) != 4 || len(poisoned(2)) != 4 {
 		t.Fatalf("%d and %d messages, want 4 of a long and of a short run", len(at), len(poisoned(2)))
+	}
+	for step := range 100 { // so many that chance would have rolled some back
+		at[10*step+7] = TooLarge
 	}
 	for _, c := range changes(3, 1000, at) {
 		if c.Poison != at[c.Step] || c.Poison != Harmless && c.RolledBack {
