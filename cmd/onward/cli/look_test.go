@@ -58,7 +58,7 @@ func TestLooking(t *testing.T) {
 		"messages-list": {"messages list", "messages list --limit 2", "messages list --state parked", "messages list --key order-2 -o jsonl", "messages list --limit 1 -o json", "messages list --state dead --quiet", "messages list --code rejected --since 2h", "messages list --topic nothing"},
 		"messages-show": {"messages show " + id(2), "messages show " + id(4), "messages show " + id(6), "messages show " + id(2) + " -o json", "messages show " + id(4) + " -o jsonl"},
 		"dead-list":     {"dead list", "dead list --limit 1", "dead list --type Audit -o json", "dead list -o jsonl -q", "dead list --code unroutable", "dead list --until 45m", "dead list --id " + id(4) + " -o jsonl -q", "dead list --id " + id(1), "dead list --id x"},
-		"dead-show":     {"dead show " + id(4), "dead show " + id(6), "dead show " + id(4) + " -o json"},
+		"dead-show":     {"dead show " + id(4), "dead show " + id(6), "dead show " + id(4) + " -o json", "dead show " + id(4) + " -o jsonl -q"},
 		"partitions":    {"partitions list", "partitions list --sink orders -o json", "partitions list -o jsonl -q"},
 		"relays":        {"relays list", "relays list -o json", "relays list -o jsonl -q"},
 		"refusals": {
