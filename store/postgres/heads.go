@@ -24,7 +24,7 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.
 	parts, all := s.ledger.caughtUp(partitions)
 	s.mu.Unlock()
 	var found headRows
-	err := s.trip(ctx, false, "heads", []any{s.sink, parts, most}, found.scan)
+	err := s.ask(ctx, "heads", []any{s.sink, parts, most}, found.scan)
 	if err == nil && len(found.join) > 0 {
 		err = s.lineUp(ctx, found.join)
 	}
@@ -135,7 +135,7 @@ func (s *Session) Followers(ctx context.Context, k store.Key, after store.Place,
 	}
 	var all []store.Parked
 	args := []any{s.sink, k.Partition, k.Key, after.Order, after.Seq, room.Messages, int64(room.Bytes)}
-	err := s.trip(ctx, false, "followers", args, func(rows pgx.Rows) error {
+	err := s.ask(ctx, "followers", args, func(rows pgx.Rows) error {
 		var d decoder
 		for rows.Next() {
 			d.row(rows)

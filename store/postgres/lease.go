@@ -149,7 +149,7 @@ func (s *Session) recheck() time.Duration {
 func (s *Session) takeOverExpired(ctx context.Context) error {
 	type relay struct{ id, name string }
 	var victims []relay
-	err := s.trip(ctx, false, "expired", []any{s.member.ID.String()}, func(rows pgx.Rows) (err error) {
+	err := s.ask(ctx, "expired", []any{s.member.ID.String()}, func(rows pgx.Rows) (err error) {
 		victims, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r relay, err error) {
 			err = row.Scan(&r.id, &r.name)
 			return r, err
@@ -185,7 +185,7 @@ func (s *Session) look(ctx context.Context, op string) (view, error) {
 	var v view
 	var foreign *int64
 	now := time.Now()
-	err := s.trip(ctx, false, "look", []any{s.sink, s.member.ID.String()}, one(&v.target, &v.free, &v.mine, &v.relays, &foreign, &v.unattended))
+	err := s.ask(ctx, "look", []any{s.sink, s.member.ID.String()}, one(&v.target, &v.free, &v.mine, &v.relays, &foreign, &v.unattended))
 	if err != nil {
 		return v, s.fail(op, "what is owned could not be read", err)
 	}

@@ -65,12 +65,12 @@ func (s *Session) find(ctx context.Context, r *request, room store.Room) (*found
 	if room.Await && s.store.listener.listens() {
 		return f, s.markAnd(ctx, name, args, f)
 	}
-	return f, s.trip(ctx, false, name, args, f.scan)
+	return f, s.ask(ctx, name, args, f.scan)
 }
 
 // markAnd asks writers to notify, and reads then: what is committed behind the read finds the mark.
 func (s *Session) markAnd(ctx context.Context, name string, args []any, f *found) error {
-	return s.store.trip(ctx, "", func(b *pgx.Batch) {
+	return s.store.ask(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql["mark"], awaits.Milliseconds())
 		b.Queue(s.sql[name], args...)
 	}, func(r pgx.BatchResults) error {

@@ -33,7 +33,7 @@ type question struct {
 func (tr *trace) note(sql string, args []any) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	if sql == begin || sql == settings || sql == commit || strings.HasPrefix(sql, "SET LOCAL ") {
+	if sql == begin || sql == settings || sql == askSettings || sql == commit || strings.HasPrefix(sql, "SET LOCAL ") {
 		return
 	}
 	name := tr.names[sql]

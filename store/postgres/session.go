@@ -214,6 +214,13 @@ func (s *Session) trip(ctx context.Context, locks bool, name string, args []any,
 	})
 }
 
+// ask is trip for a statement that only reads.
+func (s *Session) ask(ctx context.Context, name string, args []any, read func(pgx.Rows) error) error {
+	return s.store.ask(ctx, func(b *pgx.Batch) { b.Queue(s.sql[name], args...) }, func(r pgx.BatchResults) error {
+		return nextRows(r, read)
+	})
+}
+
 // nextRows reads the rows of a statement.
 func nextRows(r pgx.BatchResults, read func(pgx.Rows) error) error {
 	rows, err := r.Query()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -39,6 +40,7 @@ type Store struct {
 	log   *slog.Logger
 
 	listener *listener
+	begins   atomic.Bool // the default isolation is another one than READ COMMITTED: each transaction must begin with its own
 
 	mu       sync.Mutex
 	members  map[outbox.ID]*member // the registrations of this Store's relays
@@ -180,6 +182,7 @@ const (
 	set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)`
 	idleTimeout = `SET LOCAL idle_in_transaction_session_timeout = '10s'`
 	commit      = `COMMIT`
+	askSettings = settings + `, current_setting('transaction_isolation')`
 )
 
 // trip sends one transaction as one batch, in one flush and one round trip. as, where not empty, names the session that
@@ -211,4 +214,37 @@ func (s *Store) trip(ctx context.Context, as string, queue func(*pgx.Batch), rea
 	}
 	_, err = results.Exec()
 	return err
+}
+
+// ask sends statements that only read, in the transaction that the server makes of a batch: an idle relay asks ten times a second, and
+// BEGIN and COMMIT would be half of its statements. Where another isolation than READ COMMITTED is the default it is a trip.
+func (s *Store) ask(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
+	if !s.begins.Load() {
+		if asked, err := s.askOnce(ctx, queue, read); asked || err != nil {
+			return err
+		}
+		s.begins.Store(true)
+	}
+	return s.trip(ctx, "", queue, read)
+}
+
+// askOnce gives up, without having read, where the transaction's isolation is another one.
+func (s *Store) askOnce(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) (asked bool, err error) {
+	b := &pgx.Batch{}
+	b.Queue(askSettings)
+	queue(b)
+	results := s.pool.SendBatch(ctx, b)
+	defer func() {
+		if e := results.Close(); err == nil && asked {
+			err = e
+		}
+	}()
+	var isolation string
+	if err := results.QueryRow().Scan(nil, nil, nil, nil, &isolation); err != nil {
+		return false, err
+	}
+	if isolation != "read committed" {
+		return false, nil
+	}
+	return true, read(results)
 }

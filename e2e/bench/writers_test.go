@@ -1,0 +1,153 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/relay"
+	"github.com/onwardhq/onward/store/postgres"
+)
+
+func newTick(b testing.TB) <-chan time.Time {
+	t := time.NewTicker(5 * time.Millisecond)
+	b.Cleanup(t.Stop)
+	return t.C
+}
+
+// BenchmarkWriters is what the wake-up costs those who write: 8 connections, one transaction after the other on each, with a row of the
+// service's own and a message. Each iteration is a slice of half a second with the trigger that wakes relays and one without it, in turn,
+// beside a relay that is
+//
+//	awake   publishing all that is written, to nowhere
+//	asleep  woken again and again: its sink takes nothing of what is written
+//	absent  not there
+//
+// The ratio is the median of the slices with the trigger by those without it beside them; notify/s what was notified meanwhile.
+func BenchmarkWriters(b *testing.B) {
+	pool := newDatabase(b)
+	exec(b, pool, `CREATE TABLE plain_rows (id uuid PRIMARY KEY, topic text NOT NULL, partition_key text NOT NULL, payload bytea NOT NULL)`)
+	for _, c := range []struct {
+		name  string
+		sinks []relay.Sink
+	}{
+		{"awake", []relay.Sink{{Name: "awake", Publisher: newNoop(true, -1), Start: latest}}},
+		{"asleep", []relay.Sink{{Name: "asleep", Publisher: newNoop(true, -1), Start: latest, Selection: outbox.Selection{Topics: []outbox.Pattern{"other"}}}}},
+		{"absent", nil},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			relays := pool
+			if c.sinks != nil {
+				config := pool.Config()
+				var err error
+				relays, err = pgxpool.NewWithConfig(b.Context(), config)
+				must(b, err)
+				b.Cleanup(relays.Close)
+				runs(b, relays, relay.Config{Sinks: c.sinks})
+			}
+			interleaved(b, pool)
+		})
+	}
+}
+
+func interleaved(b *testing.B, pool *pgxpool.Pool) {
+	config := pool.Config()
+	config.MaxConns = 8
+	writers, err := pgxpool.NewWithConfig(b.Context(), config)
+	must(b, err)
+	defer writers.Close()
+	notified := countNotifications(b, pool)
+	slice := func(with bool) float64 {
+		word := "DISABLE"
+		if with {
+			word = "ENABLE"
+		}
+		exec(b, pool, `ALTER TABLE outbox_messages `+word+` TRIGGER outbox_wake`)
+		return write(b, writers, time.Second/2)
+	}
+	slice(true)
+	var ratios, with, without []float64
+	began, before := time.Now(), notified.Load()
+	for i := 0; b.Loop(); i++ {
+		var a, z float64
+		if i%2 == 0 {
+			a, z = slice(true), slice(false)
+		} else {
+			z, a = slice(false), slice(true)
+		}
+		with, without, ratios = append(with, a), append(without, z), append(ratios, a/z)
+	}
+	b.ReportMetric(float64(notified.Load()-before)/time.Since(began).Seconds()*2, "notify/s") // half the time without the trigger
+	exec(b, pool, `ALTER TABLE outbox_messages ENABLE TRIGGER outbox_wake`)
+	middle := func(all []float64) float64 { slices.Sort(all); return all[len(all)/2] }
+	b.ReportMetric(middle(with), "tx/s")
+	b.ReportMetric(middle(without), "tx/s-without")
+	b.ReportMetric(middle(ratios), "ratio")
+	b.ReportMetric(0, "ns/op")
+}
+
+// write is how many transactions a second 8 writers make.
+func write(b *testing.B, writers *pgxpool.Pool, d time.Duration) float64 {
+	b.Helper()
+	out := postgres.NewWriter(postgres.WriterConfig{})
+	payload := make([]byte, payloadBytes)
+	_, _ = rand.Read(payload)
+	var n atomic.Int64
+	var group sync.WaitGroup
+	began := time.Now()
+	for hand := range 8 {
+		group.Go(func() {
+			for i := 0; time.Since(began) < d; i++ {
+				err := pgx.BeginFunc(b.Context(), writers, func(tx pgx.Tx) error {
+					if _, err := tx.Exec(b.Context(), query("bare_write"), [16]byte(outbox.NewID()), "orders", "key", payload); err != nil {
+						return err
+					}
+					_, err := out.Write(b.Context(), tx, outbox.Message{Topic: "orders", Type: "Measured", Key: "key-" + strconv.Itoa((i*8+hand)%keys), Payload: payload})
+					return err
+				})
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				n.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	return float64(n.Load()) / time.Since(began).Seconds()
+}
+
+// countNotifications counts what writers notify.
+func countNotifications(b *testing.B, pool *pgxpool.Pool) *atomic.Int64 {
+	b.Helper()
+	conn, err := pgx.Connect(b.Context(), pool.Config().ConnString())
+	must(b, err)
+	_, err = conn.Exec(b.Context(), `LISTEN outbox_wake`)
+	must(b, err)
+	n := new(atomic.Int64)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			got, err := conn.WaitForNotification(ctx)
+			if err != nil {
+				return
+			}
+			if got.Payload == "public" {
+				n.Add(1)
+			}
+		}
+	}()
+	b.Cleanup(func() { stop(); <-ended; _ = conn.Close(context.Background()) })
+	return n
+}
