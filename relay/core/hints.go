@@ -7,7 +7,8 @@ import "time"
 // polls more rarely than PollMax, because a hint may be lost.
 //
 // Hints cost whoever commits, so that those that lead to nothing (they are of another relay's partitions, or of topics that the
-// sink leaves) are asked for less and less often.
+// sink leaves) are asked for less and less often, and of messages that come every few milliseconds, which polls find as soon, hardly
+// ever.
 type hints struct {
 	until   time.Duration // hints are promised for what is committed up to then
 	lasts   time.Duration // how long they were promised for
@@ -17,19 +18,22 @@ type hints struct {
 	doubted bool          // a late poll found what no hint had said
 	pause   time.Duration // since hints lead to nothing; grows to PollMax
 	deaf    time.Duration // hints are passed over until then
+	found   time.Duration // when a read last found something
+	asked   time.Duration // when hints were last promised
+	linger  time.Duration // how long nothing must have been found before hints are asked for
 }
 
 // wantsHints reports whether the read that is about to go out asks for hints: the one before found nothing, it follows no hint, and what was
 // promised is used up or half over. So a promise never ends before the poll that renews it.
 func (m *Machine) wantsHints() bool {
 	r := &m.reading
-	return m.rules.Hints && !m.rules.Once && r.empty && !r.heeded && m.now >= r.deaf && r.until-m.now <= r.lasts/2
+	return m.rules.Hints && !m.rules.Once && r.empty && !r.heeded && m.now >= r.deaf && m.now-r.found >= r.linger && r.until-m.now <= r.lasts/2
 }
 
 // promised notes for how long there will be hints; 0: none are promised now.
 func (m *Machine) promised(d time.Duration) {
 	if d > 0 {
-		m.reading.lasts, m.reading.until = d, m.now+d
+		m.reading.lasts, m.reading.until, m.reading.asked = d, m.now+d, m.now
 	}
 }
 
@@ -58,6 +62,12 @@ func (m *Machine) noteFound(woken bool) {
 		r.doubted = true
 	}
 	r.pause, r.deaf = 0, 0
+	if soon := 2 * m.rules.PollMin; m.now-r.asked <= soon && r.asked > r.found {
+		r.linger = min(max(2*r.linger, soon), m.rules.PollMax)
+	} else if m.now-r.found > 2*soon {
+		r.linger = 0
+	}
+	r.found = m.now
 }
 
 // misled paces the reads after a hint that led to nothing.

@@ -182,3 +182,35 @@ func TestAMachineThatMissedAHintPollsAsWithoutThem(t *testing.T) {
 		t.Errorf("after a hint ten seconds have %d polls, want 10", polls)
 	}
 }
+
+// Messages that come every few milliseconds are found by polls as soon as by hints: hints are hardly asked for. With some time between
+// them each is hinted at.
+func TestHintsAreForMessagesWithTimeBetweenThem(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		every       time.Duration
+		least, most int
+	}{{3 * time.Millisecond, 0, 20}, {10 * time.Millisecond, 190, 200}, {50 * time.Millisecond, 190, 200}} {
+		s := sleep(t, Rules{})
+		s.pass(10 * time.Second)
+		s.asked = 0
+		for range 200 {
+			s.pass(c.every) // polls find nothing
+			if s.m.reading.until > s.now {
+				s.step(Woken{})
+			}
+			for len(s.reads) == 0 {
+				s.after(max(0, s.timer-s.now))
+			}
+			s.give("-")
+			s.answer(s.seq, 1)
+			for len(s.settles) > 0 {
+				s.settles = s.settles[1:]
+				s.step(Settled{})
+			}
+		}
+		if s.asked < c.least || s.asked > c.most {
+			t.Errorf("for 200 messages, one every %v, hints were asked for %d times, want %d to %d", c.every, s.asked, c.least, c.most)
+		}
+	}
+}
