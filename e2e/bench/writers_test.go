@@ -3,8 +3,11 @@ package bench
 import (
 	"context"
 	"crypto/rand"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,7 +35,9 @@ func newTick(b testing.TB) <-chan time.Time {
 //	asleep  woken again and again: its sink takes nothing of what is written
 //	absent  not there
 //
-// The ratio is the median of the slices with the trigger by those without it beside them; notify/s what was notified meanwhile.
+// The ratio is the median of the slices with the trigger by those without it beside them; notify/s what was notified meanwhile. cpu-ratio is
+// the time that the server's processes of the writers have worked for a transaction, without the trigger by with it: what others do on the
+// machine changes it less.
 func BenchmarkWriters(b *testing.B) {
 	pool := newDatabase(b)
 	exec(b, pool, `CREATE TABLE plain_rows (id uuid PRIMARY KEY, topic text NOT NULL, partition_key text NOT NULL, payload bytea NOT NULL)`)
@@ -61,20 +66,31 @@ func BenchmarkWriters(b *testing.B) {
 
 func interleaved(b *testing.B, pool *pgxpool.Pool) {
 	config := pool.Config()
-	config.MaxConns = 8
+	config.MaxConns, config.MinConns = 8, 8
+	config.ConnConfig.RuntimeParams["application_name"] = "writers"
 	writers, err := pgxpool.NewWithConfig(b.Context(), config)
 	must(b, err)
 	defer writers.Close()
 	notified := countNotifications(b, pool)
+	var worked, made [2]float64 // without, with
 	slice := func(with bool) float64 {
 		word := "DISABLE"
 		if with {
 			word = "ENABLE"
 		}
 		exec(b, pool, `ALTER TABLE outbox_messages `+word+` TRIGGER outbox_wake`)
-		return write(b, writers, time.Second/2)
+		kind := 0
+		if with {
+			kind = 1
+		}
+		before := cpu(b, pool)
+		rate, n := write(b, writers, time.Second/2)
+		worked[kind] += cpu(b, pool) - before
+		made[kind] += float64(n)
+		return rate
 	}
 	slice(true)
+	worked, made = [2]float64{}, [2]float64{}
 	var ratios, with, without []float64
 	began, before := time.Now(), notified.Load()
 	for i := 0; b.Loop(); i++ {
@@ -92,11 +108,27 @@ func interleaved(b *testing.B, pool *pgxpool.Pool) {
 	b.ReportMetric(middle(with), "tx/s")
 	b.ReportMetric(middle(without), "tx/s-without")
 	b.ReportMetric(middle(ratios), "ratio")
+	b.ReportMetric((worked[0]/made[0])/(worked[1]/made[1]), "cpu-ratio")
 	b.ReportMetric(0, "ns/op")
 }
 
-// write is how many transactions a second 8 writers make.
-func write(b *testing.B, writers *pgxpool.Pool, d time.Duration) float64 {
+// cpu is for how many seconds the server's processes that serve the writers have worked (Linux).
+func cpu(b *testing.B, pool *pgxpool.Pool) (seconds float64) {
+	b.Helper()
+	for _, pid := range one[[]int](b, pool, `SELECT array_agg(pid) FROM pg_stat_activity WHERE application_name = 'writers'`) {
+		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		must(b, err)
+		_, rest, _ := strings.Cut(string(text), ") ") // behind the name: state, parent, ..., ticks in user mode, ticks in the kernel
+		for _, field := range strings.Fields(rest)[11:13] {
+			ticks, _ := strconv.ParseFloat(field, 64)
+			seconds += ticks / 100
+		}
+	}
+	return seconds
+}
+
+// write is how many transactions a second 8 writers make, and how many they made.
+func write(b *testing.B, writers *pgxpool.Pool, d time.Duration) (rate float64, made int64) {
 	b.Helper()
 	out := postgres.NewWriter(postgres.WriterConfig{})
 	payload := make([]byte, payloadBytes)
@@ -123,7 +155,7 @@ func write(b *testing.B, writers *pgxpool.Pool, d time.Duration) float64 {
 		})
 	}
 	group.Wait()
-	return float64(n.Load()) / time.Since(began).Seconds()
+	return float64(n.Load()) / time.Since(began).Seconds(), n.Load()
 }
 
 // countNotifications counts what writers notify.
