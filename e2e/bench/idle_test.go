@@ -24,14 +24,13 @@ func TestAnIdleRelayRunsFewStatements(t *testing.T) {
 	t.Cleanup(traced.Close)
 	runs(t, traced, relay.Config{Sinks: []relay.Sink{{Name: "idle", Publisher: newNoop(true, -1)}}})
 	const seconds, most = 4, 20
-	for tries, count := 0, int64(0); ; tries++ { // it falls asleep in steps, the last of which takes a second
+	for tries := 0; ; tries++ { // it falls asleep in steps, the last of which takes a second
 		before := all.n.Load()
 		<-time.After(seconds * time.Second)
-		if count = all.n.Load() - before; count <= most*seconds {
+		if count := all.n.Load() - before; count <= most*seconds {
 			t.Logf("%.1f statements a second", float64(count)/seconds)
 			return
-		}
-		if tries == 2 {
+		} else if tries == 2 {
 			t.Fatalf("%.1f statements a second, want at most %d", float64(count)/seconds, most)
 		}
 	}

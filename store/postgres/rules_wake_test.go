@@ -208,7 +208,7 @@ func TestWritersAreSilentWhenTheNotifyQueueIsHalfFull(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 4)
 	e := g.ear()
-	source := pgtest.One[string](t, g.Pool, sqlOf(g.DB, `SELECT pg_get_functiondef('outbox_wake()'::regprocedure)`))
+	source := pgtest.One[string](t, g.Pool, sqlOf(g.DB, `SELECT pg_get_functiondef('outbox_wake(text)'::regprocedure)`))
 	const test = "pg_notification_queue_usage() < 0.5"
 	if strings.Count(source, test) != 1 {
 		t.Fatalf("outbox_wake does not ask %s:\n%s", test, source)

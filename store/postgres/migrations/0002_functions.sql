@@ -26,12 +26,34 @@ $$;
 ALTER TABLE outbox_messages ADD CONSTRAINT :outbox_messages_headers_check
     CHECK (headers = '{}' OR outbox_headers_valid(headers));
 
+-- Tells relays that sleep that there will be something to read once this transaction is committed. NOTIFY takes a lock on the whole
+-- database while its transaction commits, so that it must be rare: the mark in outbox_asleep says up to when a relay wants it (bits
+-- 16 and up, in milliseconds of the database's clock; it runs out with a relay that has died), how long before that the next one may
+-- come (bits 4 to 15), and how many have come (bits 0 to 3). The first writer that sees a mark notifies, the next one may 5 ms later,
+-- then 10, 20, ...: the first may be rolled back. Marks and their changes are in no transaction.
+--
+-- Nothing in it may fail the transaction that writes: there is no exception block, which would cost a subtransaction, and it is
+-- silent while the server's queue of notifications, of which some listener does not take its own, is more than half full.
+CREATE FUNCTION outbox_wake(payload text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    mark bigint := pg_sequence_last_value('outbox_asleep');
+    ends bigint := mark >> 16;
+    now  bigint := date_part('epoch', clock_timestamp()) * 1000;
+BEGIN
+    IF now < ends AND now >= ends - ((mark >> 4) & 4095) AND pg_notification_queue_usage() < 0.5 THEN
+        PERFORM setval('outbox_asleep',
+            (ends << 16) | (greatest(ends - now - (5 << (mark & 15)::int), 0) << 4) | least((mark & 15) + 1, 12));
+        PERFORM pg_notify(':outbox_wake', payload);
+    END IF;
+END $$;
+
 -- Every row gets its transaction (the top-level one, within savepoints too) and the next number here, so that nobody can
 -- forge them: not by OVERRIDING, not by COPY, which writes into identity columns. A number that was drawn before its row
 -- was ready, or a transaction id from elsewhere, would be lost by cursors or come for ever.
 --
 -- An id is taken while its message is parked or dead, which may outlive its row in the log. With the owner's rights:
--- producers may neither draw numbers nor see what is parked.
+-- producers may neither draw numbers nor see what is parked, nor touch the mark of a relay that sleeps, which is looked at here
+-- because a trigger of its own would cost each statement several microseconds.
 CREATE FUNCTION outbox_stamp() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     NEW.txid := pg_current_xact_id();
@@ -42,33 +64,12 @@ BEGIN
             DETAIL = format('Key (id)=(%s) already exists.', NEW.id),
             HINT = 'The message is parked or dead: requeue or discard it.';
     END IF;
+    IF pg_sequence_last_value('outbox_asleep') >> 16 > date_part('epoch', clock_timestamp()) * 1000 THEN
+        PERFORM outbox_wake(TG_TABLE_SCHEMA);
+    END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER :outbox_stamp BEFORE INSERT ON outbox_messages FOR EACH ROW EXECUTE FUNCTION outbox_stamp();
-
--- Tells relays that sleep that there will be something to read once this transaction is committed. NOTIFY takes a lock on the whole
--- database while its transaction commits, so that it must be rare: the mark in outbox_asleep says up to when a relay wants it (bits
--- 16 and up, in milliseconds of the database's clock; it runs out with a relay that has died), how long before that the next one may
--- come (bits 4 to 15), and how many have come (bits 0 to 3). The first writer that sees a mark notifies, the next one may 5 ms later,
--- then 10, 20, ...: the first may be rolled back. Marks and their changes are in no transaction.
---
--- Nothing in it may fail the transaction that writes: there is no exception block, which would cost a subtransaction, and it is
--- silent while the server's queue of notifications, of which some listener does not take its own, is more than half full.
-CREATE FUNCTION outbox_wake() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    mark bigint := pg_sequence_last_value('outbox_asleep');
-    ends bigint := mark >> 16;
-    now  bigint;
-BEGIN
-    now := date_part('epoch', clock_timestamp()) * 1000;
-    IF now < ends AND now >= ends - ((mark >> 4) & 4095) AND pg_notification_queue_usage() < 0.5 THEN
-        PERFORM setval('outbox_asleep',
-            (ends << 16) | (greatest(ends - now - (5 << (mark & 15)::int), 0) << 4) | least((mark & 15) + 1, 12));
-        PERFORM pg_notify(':outbox_wake', TG_TABLE_SCHEMA);
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER :outbox_wake AFTER INSERT ON outbox_messages FOR EACH STATEMENT EXECUTE FUNCTION outbox_wake();
 
 CREATE FUNCTION outbox_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -269,7 +269,7 @@ BEGIN
 END $$;
 
 -- Who may is said by the grants; everybody may nothing.
-REVOKE ALL ON FUNCTION outbox_written(uuid[]), outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]),
+REVOKE ALL ON FUNCTION outbox_written(uuid[]), outbox_wake(text), outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]),
     outbox_check_isolation(), outbox_refuse_act(text, uuid), outbox_published_after(text, int, text, bigint),
     outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text),
     outbox_remove_sink(text, text, text), outbox_sweep_pauses(text), outbox_pause(text, text, text, text, timestamptz, text),
