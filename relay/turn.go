@@ -76,8 +76,9 @@ func (t *turn) run(ctx context.Context) error {
 	io, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var workers sync.WaitGroup
 	work := []func(context.Context){t.read, t.settle, t.parked, t.lease}
+	waiting, waitNoMore := context.WithCancel(io)
 	if t.machine.Hints() {
-		work = append(work, t.wake)
+		work = append(work, func(context.Context) { t.wake(waiting) })
 	}
 	defer t.feed.relay.wakes(t.wakes)()
 	for _, work := range work {
@@ -86,6 +87,7 @@ func (t *turn) run(ctx context.Context) error {
 	}
 	defer func() {
 		t.timer.Stop()
+		waitNoMore()
 		t.finish(&workers, cancel)
 	}()
 	round := time.NewTicker(t.feed.relay.config.RoundEvery)

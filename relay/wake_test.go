@@ -51,6 +51,19 @@ func TestACommitWakesAnIdleRelay(t *testing.T) {
 	})
 }
 
+// A relay that sleeps stops at once: nobody waits for a hint.
+func TestASleepingRelayStopsAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		stop := s.run(s.waking())
+		wait(10 * time.Second)
+		if took := stop(); took > time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 // Wake wakes a relay whose store says nothing of commits, and one that is told to expect nothing of it.
 func TestWakeWakesAnIdleRelay(t *testing.T) {
 	t.Parallel()
