@@ -239,8 +239,8 @@ func poolerTo(t *testing.T, server string) string {
 				_ = client.Close()
 				continue
 			}
-			serving.Go(func() { defer behind.Close(); _, _ = io.Copy(behind, client) })
-			serving.Go(func() { defer client.Close(); otherProcess(client, behind) })
+			serving.Go(func() { defer func() { _ = behind.Close() }(); _, _ = io.Copy(behind, client) })
+			serving.Go(func() { defer func() { _ = client.Close() }(); otherProcess(client, behind) })
 		}
 	})
 	u.Host = l.Addr().String()
