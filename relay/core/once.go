@@ -92,7 +92,7 @@ func (m *Machine) endOnce() {
 		return
 	}
 	switch {
-	case m.done():
+	case m.done(), m.once.leased && m.pauses.sink != nil: // what people hold back is none of a pass's business
 	case m.now >= m.giveUpAt():
 		m.once.gaveUp = true
 		if m.breaker.state != breakerOpen {

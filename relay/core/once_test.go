@@ -229,3 +229,17 @@ func TestAPassGivesUpWhenTheBrokerTakesNothing(t *testing.T) {
 	s.want("settled", s.settle(), "done 1 of read 1")
 	s.wantEnd(true)
 }
+
+// A sink that people hold back is left as it is.
+func TestAPassOverAPausedSinkEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := pass(t, Rules{})
+	s.give("a", "b")
+	s.asks = nil
+	s.step(HeadsDone{Heads: store.Heads{Pauses: []store.Pause{{ID: 1, Kind: store.PauseSink}}}})
+	s.want("sent", s.flying(), "a1 b2")
+	s.answer(1, broker.Accepted)
+	s.answer(2, broker.Accepted)
+	s.want("settled", s.settle()+", "+s.settle(), "done 1 of read 1, done 2 of read 1")
+	s.wantEnd(false)
+}
