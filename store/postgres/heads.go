@@ -76,10 +76,13 @@ func (h *headRows) scan(rows pgx.Rows) error {
 	return errors.Join(d.err, rows.Err())
 }
 
+// longest keeps a time in the year 9999 a duration: as it would not be one, the relay would ask again at once, for ever.
+const longest = 1000 * time.Hour
+
 // head decodes the first row.
 func (h *headRows) head(d *decoder) {
 	if us := d.int(0); us >= 0 {
-		h.Next = max(time.Duration(us)*time.Microsecond, time.Microsecond)
+		h.Next = max(time.Duration(min(us, int64(longest/time.Microsecond)))*time.Microsecond, time.Microsecond)
 	}
 	h.sweep = d.bool(2)
 	if d.raw[1] == nil {
