@@ -176,6 +176,19 @@ type Status struct {
 	// sink at all. Recent are the newest UnroutedOf messages of the log, at most 100,000; 0: some sink takes every topic.
 	Unrouted   []TopicCount
 	UnroutedOf int64
+	// Reborn is when the server last began another life (a crash, a promotion, a restore) under an outbox that relays read;
+	// zero: never, or the store cannot tell.
+	Reborn time.Time
+	// Rebased is when the cursors were last set anew because the rows were of another server; nil: never.
+	Rebased *Rebased
+}
+
+// Rebased is what was found and done when cursors were set anew.
+type Rebased struct {
+	At    time.Time `json:"at"`
+	Found []string  `json:"found"` // what said so
+	Again int64     `json:"again"` // messages that were handed over before and come again, of all sinks
+	Floor int64     `json:"floor"` // messages up to this number are of the other server
 }
 
 // TopicCount is how many messages a topic has.

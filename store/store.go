@@ -21,8 +21,9 @@ var (
 	// ErrFenced: another relay has taken everything over. The session is over: drop all memory of it and Join again with
 	// a new relay id.
 	ErrFenced = &outbox.Error{Code: "onward/lease-lost", Detail: "another relay has taken this one's place"}
-	// ErrLineageChanged: the database's numbering went back behind what was read: it was restored or copied. Nothing may be
-	// published from it before a person has looked.
+	// ErrLineageChanged: the database's numbering went back behind what was read, or is of another server: it was restored or
+	// copied, and nothing may be published before its cursors are set anew. Stores that can do that themselves do so, and return
+	// it only where they cannot.
 	ErrLineageChanged = &outbox.Error{Code: "onward/lineage-changed", Detail: "the database's numbering went back"}
 	// ErrNameTaken: a live relay has this name. Wait for its lease to end and Join again. See NameTaken.
 	ErrNameTaken = &outbox.Error{Code: "onward/lease-held", Detail: "a live relay has this name"}
@@ -173,6 +174,7 @@ type Lease struct {
 	Surplus int           // how many are above the fair share: settle and give back
 	Recheck time.Duration // when to call Renew again at the latest: a foreign lease may have run out then; 0: no wish
 	Relays  int           // live relays on this sink
+	Lineage string        // as Info.Lineage, of what the session reads; it may have grown. Empty: as it was
 	// Unattended is how many partitions of the sink are free, or held by a relay that has not renewed its lease since this
 	// one registered: it may have died.
 	Unattended int

@@ -32,6 +32,7 @@ type RelayConfig struct {
 	NATS           string        `json:"nats"`
 	Stream         string        `json:"stream"`
 	Compare        bool          `json:"compare"`
+	PublishWhen    string        `json:"publish_when"`
 	Lease          time.Duration `json:"lease"`
 	Window         int           `json:"window"`
 	PublishTimeout time.Duration `json:"publish_timeout"`
@@ -74,7 +75,9 @@ func runRelay(c RelayConfig) error {
 	}
 	defer pool.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	store, err := postgres.Open(ctx, pool, postgres.Config{Schema: c.Schema, TablePrefix: c.Prefix, Logger: log})
+	store, err := postgres.Open(ctx, pool, postgres.Config{
+		Schema: c.Schema, TablePrefix: c.Prefix, Logger: log, PublishWhen: postgres.PublishWhen(c.PublishWhen),
+	})
 	if err != nil {
 		return err
 	}

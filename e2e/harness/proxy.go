@@ -12,7 +12,7 @@ import (
 // get through, and the connection ends.
 type Proxy struct {
 	URL    string
-	server string
+	server atomic.Value // of string: host and port
 	listen net.Listener
 	lost   atomic.Int64
 	mu     sync.Mutex
@@ -31,7 +31,8 @@ func NewProxy(ctx context.Context, server string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{server: u.Host, conns: map[*proxied]bool{}}
+	p := &Proxy{conns: map[*proxied]bool{}}
+	p.server.Store(u.Host)
 	if p.listen, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		server, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.server)
+		server, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.server.Load().(string)) //nolint:forcetypeassert // nothing else is stored
 		if err != nil {
 			_ = client.Close()
 			continue
@@ -91,6 +92,22 @@ func (p *Proxy) LoseAnswers() {
 	for c := range p.conns {
 		c.deaf.Store(true)
 	}
+}
+
+// Switch ends every connection; new ones lead to the server of this URL.
+func (p *Proxy) Switch(server string) error {
+	u, err := url.Parse(server)
+	if err != nil {
+		return err
+	}
+	p.server.Store(u.Host)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.client.Close()
+		_ = c.server.Close()
+	}
+	return nil
 }
 
 // Lost is how many times answers were lost.

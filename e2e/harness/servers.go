@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -71,8 +72,44 @@ func (s *Server) Stop(sig syscall.Signal) error {
 // Immediate is PostgreSQL's immediate shutdown: no checkpoint, crash recovery at the next start.
 const Immediate = syscall.SIGQUIT
 
+// Kill ends the server and every process of it at once, as a crash of the machine would, but for what the system has taken over.
+func (s *Server) Kill() error {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", s.cmd.Process.Pid, s.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	_ = syscall.Kill(s.cmd.Process.Pid, syscall.SIGSTOP) // it starts nothing again
+	pids := strings.Fields(string(children))
+	for _, child := range pids {
+		if pid, err := strconv.Atoi(child); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	if err := s.Stop(syscall.SIGKILL); err != nil {
+		return err
+	}
+	for _, child := range pids { // while one is left, the server does not start again
+		for range 500 {
+			if _, err := os.Stat("/proc/" + child); err != nil {
+				break
+			}
+			pause(context.Background(), 10*time.Millisecond)
+		}
+	}
+	return nil
+}
+
 // NewPostgres makes a PostgreSQL cluster in dir, from the programs in ONWARD_TEST_POSTGRES_BIN, with durable settings.
 func NewPostgres(dir string, settings ...string) (*Server, error) {
+	return newPostgres(dir, settings, "initdb", "-U", "onward", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions")
+}
+
+// NewStandby makes a standby of a server that runs, under this name.
+func NewStandby(dir, primary, name string, settings ...string) (*Server, error) {
+	return newPostgres(dir, settings, "pg_basebackup", "-d", primary+"&application_name="+name, "-R", "-C", "-S", name, "-c", "fast", "-X", "stream")
+}
+
+func newPostgres(dir string, settings []string, create string, args ...string) (*Server, error) {
 	bin := os.Getenv("ONWARD_TEST_POSTGRES_BIN")
 	if bin == "" {
 		return nil, errors.New("ONWARD_TEST_POSTGRES_BIN is not set")
@@ -82,10 +119,10 @@ func NewPostgres(dir string, settings ...string) (*Server, error) {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(context.Background(), filepath.Join(bin, "initdb"), "-D", data, "-U", "onward", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions")
-	initdb.SysProcAttr, initdb.Dir = attr, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	made := exec.CommandContext(context.Background(), filepath.Join(bin, create), append(args, "-D", data)...)
+	made.SysProcAttr, made.Dir = attr, dir
+	if out, err := made.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", create, err, out)
 	}
 	port, err := freePort()
 	if err != nil {

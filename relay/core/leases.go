@@ -10,6 +10,9 @@ import (
 // leased takes what is held now: new partitions, lost ones, and how many are to be given back.
 func (m *Machine) leased(e Leased) {
 	m.leaseEnd = e.Until
+	if e.Lease.Lineage != "" {
+		m.rules.Lineage = e.Lease.Lineage
+	}
 	held := make(map[int]bool, len(e.Lease.Owned))
 	for _, o := range e.Lease.Owned {
 		held[o.Partition] = true

@@ -70,8 +70,10 @@ func scanStatus(row pgx.Row, s *store.Status) error {
 		paused                      int64
 		created, seen               nullTime
 		serving                     []byte
+		reborn                      nullTime
+		rebased                     string
 	)
-	err := row.Scan(&version, &schema, &partitions, &s.Lineage, &s.Now, &s.RelaysLive,
+	err := row.Scan(&version, &schema, &partitions, &s.Lineage, &reborn, &rebased, &s.Now, &s.RelaysLive,
 		&name, &sink.Backlog, &sink.BacklogAtLeast, &oldest, &retry, &scheduled, &behind, &paused, &sink.BlockedKeys, &sink.Dead,
 		&sink.CountsAtLeast, &sink.Published, &sink.Rate, &sink.PartitionsOwned, &sink.PartitionsFree, &settled,
 		&sink.Topics, &sink.Exclude, &created, &seen, &serving)
@@ -81,6 +83,12 @@ func scanStatus(row pgx.Row, s *store.Status) error {
 	s.Database = shortVersion(version)
 	s.Schema, _ = strconv.Atoi(schema) // 0 where the table does not say
 	s.Partitions, _ = strconv.Atoi(partitions)
+	s.Reborn = reborn.Time
+	if rebased != "" {
+		if err := json.Unmarshal([]byte(rebased), &s.Rebased); err != nil {
+			return err
+		}
+	}
 	if name == nil {
 		return nil
 	}

@@ -22,8 +22,15 @@ func TestConformance(t *testing.T) {
 // harness gives each part no more than the grants that are shipped for it: producers, relays and people have roles of their own.
 func harness(t *testing.T, db *pgtest.DB) storetest.Harness {
 	t.Helper()
-	producers := db.As(t, "onward_producer")
-	admin, err := NewAdmin(db.As(t, "onward_admin"), Config{Schema: db.Schema, TablePrefix: db.Prefix})
+	return harnessOf(t, db, db.As(t, "onward_producer"), db.As(t, "onward_admin"), func(t *testing.T) store.Store {
+		t.Helper()
+		return openStore(t, db, db.As(t, "onward_relay", func(c *pgxpool.Config) { c.MaxConns = 4 }))
+	})
+}
+
+func harnessOf(t *testing.T, db *pgtest.DB, producers, people *pgxpool.Pool, open func(*testing.T) store.Store) storetest.Harness {
+	t.Helper()
+	admin, err := NewAdmin(people, Config{Schema: db.Schema, TablePrefix: db.Prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +46,7 @@ func harness(t *testing.T, db *pgtest.DB) storetest.Harness {
 		}
 	}
 	return storetest.Harness{
-		Open: func(t *testing.T) store.Store {
-			t.Helper()
-			return openStore(t, db, db.As(t, "onward_relay", func(c *pgxpool.Config) { c.MaxConns = 4 }))
-		},
-		Begin: begin(false), BeginIgnoring: begin(true), Admin: admin, Tracker: admin,
+		Open: open, Begin: begin(false), BeginIgnoring: begin(true), Admin: admin, Tracker: admin,
 		Position: func(t *testing.T, sink string, id outbox.ID) (position string) {
 			t.Helper()
 			err := db.Pool.QueryRow(t.Context(), `SELECT position FROM `+db.Table("positions")+` WHERE sink = $1 AND id = $2`,

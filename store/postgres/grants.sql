@@ -17,8 +17,8 @@ GRANT SELECT (id, partition_id, seq, txid) ON outbox_messages TO onward_producer
 GRANT SELECT, INSERT, UPDATE ON outbox_keys TO onward_producer;
 GRANT EXECUTE ON FUNCTION outbox_written(uuid[]) TO onward_producer;
 
--- A relay reads the log and never writes it. UPDATE on its sequence and on outbox_meta: a rebase sets both. In outbox_asleep a
--- relay that sleeps leaves its mark.
+-- A relay reads the log and never writes it. UPDATE on its sequence: places of scheduled messages; on outbox_meta: the lineage. In
+-- outbox_asleep a relay that sleeps leaves its mark.
 GRANT SELECT ON outbox_messages, outbox_meta, outbox_audit TO onward_relay;
 GRANT SELECT, UPDATE ON SEQUENCE outbox_messages_seq_seq, outbox_asleep TO onward_relay;
 GRANT UPDATE ON outbox_meta TO onward_relay;
@@ -29,7 +29,8 @@ GRANT SELECT, INSERT, DELETE ON outbox_progress TO onward_relay;
 -- A settle locks the pauses that it parks under, which asks for UPDATE; those that have ended are deleted in passing.
 GRANT SELECT, UPDATE, DELETE ON outbox_pauses TO onward_relay;
 GRANT SELECT, INSERT ON outbox_dead, outbox_attempts, outbox_positions, outbox_incarnation TO onward_relay;
-GRANT EXECUTE ON FUNCTION outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]), outbox_sweep_pauses(text) TO onward_relay;
+GRANT EXECUTE ON FUNCTION outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]), outbox_sweep_pauses(text),
+    outbox_rebase(text) TO onward_relay;
 
 -- People change nothing but through these functions, which audit.
 GRANT SELECT ON outbox_messages, outbox_meta, outbox_sinks, outbox_relays, outbox_partitions, outbox_cursors, outbox_parked,

@@ -60,7 +60,7 @@ func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	}
 	_, lease.Until = s.member.times()
 	s.mu.Lock()
-	lease.Owned = s.ledger.owned()
+	lease.Owned, lease.Lineage = s.ledger.owned(), s.lineage
 	lease.Unattended = max(0, lease.Unattended-(len(lease.Owned)-len(seen.mine))) // what was claimed since
 	s.mu.Unlock()
 	return lease, nil

@@ -28,7 +28,7 @@ type member struct {
 // relay has the name; anything else is the database's own and may be tried again.
 func (s *Store) Join(ctx context.Context, r store.Relay, sink store.Sink) (store.Session, error) {
 	const op = "join"
-	if err := s.incarnate(ctx); err != nil {
+	if err := s.incarnate(ctx, r.Name); err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	m := s.member(r)
@@ -74,20 +74,6 @@ func (s *Store) release(m *member) (last bool) {
 		delete(s.members, m.ID)
 	}
 	return m.joint == 0
-}
-
-// incarnate puts a token in where this life of the server has none.
-func (s *Store) incarnate(ctx context.Context) error {
-	var fresh, lineage bool
-	err := s.trip(ctx, "", func(b *pgx.Batch) { b.Queue(s.text("incarnate")) },
-		func(r pgx.BatchResults) error { return r.QueryRow().Scan(&fresh, &lineage) })
-	if err != nil {
-		return fmt.Errorf("check the server's incarnation: %w", err)
-	}
-	if lineage {
-		s.log.Warn("the server has crashed or was promoted or restored since relays last read: cursors are read again from the database")
-	}
-	return nil
 }
 
 // register makes the sink and the relay's row, and takes over an expired relay of the same name.

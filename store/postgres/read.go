@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
 )
 
@@ -37,9 +36,12 @@ func (s *Session) Read(ctx context.Context, room store.Room) (store.Page, error)
 			return store.Page{No: l.reads}, nil
 		}
 		r.mark = room.Mark
-		found, err := s.find(ctx, r, room)
+		found, durable, err := s.find(ctx, r, room)
 		if err != nil {
 			return store.Page{}, s.fail(op, "nothing was read", err)
+		}
+		if !durable { // as if it had not been read
+			return store.Page{No: l.reads, More: true}, nil
 		}
 		if found.marked {
 			awaited, room.Await = awaits, false
@@ -52,33 +54,42 @@ func (s *Session) Read(ctx context.Context, room store.Room) (store.Page, error)
 	}
 }
 
-// find sends the read.
-func (s *Session) find(ctx context.Context, r *request, room store.Room) (*found, error) {
+// find sends the read. durable: what was found may be published.
+func (s *Session) find(ctx context.Context, r *request, room store.Room) (f *found, durable bool, err error) {
 	if r.kind == readPass && r.groups[0].txids == nil {
 		if err := s.draw(ctx, r); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	f := newFound(r, room.Bytes, s.takes != "" || s.leaves != "")
+	f = newFound(r, room.Bytes, s.takes != "" || s.leaves != "")
 	f.page = s.member.Page
 	name, args := s.question(r, room)
-	if room.Await && s.store.listener.listens() {
-		return f, s.markAnd(ctx, name, args, f)
-	}
-	return f, s.ask(ctx, name, args, f.scan)
-}
-
-// markAnd asks writers to notify, and reads then: what is committed behind the read finds the mark.
-func (s *Session) markAnd(ctx context.Context, name string, args []any, f *found) error {
-	return s.store.ask(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql["mark"], awaits.Milliseconds())
+	positions, mark := s.store.publish.positions(), room.Await && s.store.listener.listens()
+	var at safe
+	err = s.store.ask(ctx, func(b *pgx.Batch) {
+		if mark { // writers are asked to notify, and then it reads: what is committed behind the read finds the mark
+			b.Queue(s.sql["mark"], awaits.Milliseconds())
+		}
 		b.Queue(s.sql[name], args...)
+		if positions != "" {
+			b.Queue(s.sql[positions])
+		}
 	}, func(r pgx.BatchResults) error {
-		if err := r.QueryRow().Scan(&f.marked, nil); err != nil {
+		if mark {
+			if err := r.QueryRow().Scan(&f.marked, nil); err != nil {
+				return err
+			}
+		}
+		if err := nextRows(r, f.scan); err != nil || positions == "" {
 			return err
 		}
-		return nextRows(r, f.scan)
+		return at.scan(r.QueryRow())
 	})
+	if err != nil {
+		return nil, false, err
+	}
+	durable, err = s.durable(ctx, f, at)
+	return f, durable, err
 }
 
 // draw lists the transactions of a late pass.
@@ -124,7 +135,9 @@ func (s *Session) record(op string, l *ledger, r *request, f *found) (page store
 		s.void = errVoid(op, "the server's incarnation has changed", nil)
 		return page, false, s.void
 	case r.wentBack(f.top):
-		return page, false, errLineage(f.top, slices.Max(r.tops))
+		s.store.doubt()
+		s.void = errLineage(f.top, slices.Max(r.tops))
+		return page, false, s.void
 	case r.kind == readWindow && f.over[0]:
 		r.widen()
 		return page, true, nil
@@ -151,7 +164,8 @@ func (s *Session) record(op string, l *ledger, r *request, f *found) (page store
 type found struct {
 	answer
 	token   string
-	marked  bool // writers were asked to notify
+	marked  bool  // writers were asked to notify
+	wal     int64 // how far the server's log had got
 	r       *request
 	bytes   int // most of fresh payloads
 	page    int
@@ -251,7 +265,8 @@ func (f *found) lastSeq(i int) int64 { return f.records[i][len(f.records[i])-1].
 
 // headed takes the first row.
 func (f *found) headed(d *decoder) {
-	f.snapshot, f.top, f.token = string(d.raw[0]), d.int(1), string(d.raw[2])
+	f.snapshot, f.top = string(d.raw[0]), d.int(1)
+	f.token, f.wal = tokenAndWAL(string(d.raw[2]))
 	extra := d.ints(3)
 	if d.err != nil {
 		return
@@ -264,14 +279,5 @@ func (f *found) headed(d *decoder) {
 	}
 	for _, no := range extra {
 		f.over[no-1] = true
-	}
-}
-
-// errLineage: the sequence stands below what was read before, so the rows are of another numbering.
-func errLineage(top, seq int64) error {
-	return &outbox.Error{
-		Code: store.ErrLineageChanged.Code, Op: "read",
-		Detail: fmt.Sprintf("the outbox's sequence went back: it stands at %d and was read up to %d", top, seq),
-		Hint:   "was the database restored or copied? its cursors must be set anew before relays publish from it",
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +39,24 @@ const binVariable = "ONWARD_TEST_POSTGRES_BIN"
 
 func newServer(t *testing.T) *server {
 	t.Helper()
+	s := emptyServer(t)
+	s.run("initdb", "-D", s.data(), "-U", "onward", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
+	return s
+}
+
+// standby makes a standby of the server, which it follows over a slot of this name.
+func (s *server) standby(name string) *server {
+	s.t.Helper()
+	b := emptyServer(s.t)
+	b.run("pg_basebackup", "-d", s.url+"&application_name="+name, "-D", b.data(), "-R", "-C", "-S", name, "-c", "fast", "-X", "stream", "--no-sync")
+	return b
+}
+
+var portsGiven atomic.Int64
+
+// emptyServer has a folder and a port, and no data yet.
+func emptyServer(t *testing.T) *server {
+	t.Helper()
 	bin := os.Getenv(binVariable)
 	if bin == "" {
 		t.Skip(binVariable + ` is not set: it is the folder of initdb and postgres, see dev/services`)
@@ -61,9 +80,8 @@ func newServer(t *testing.T) *server {
 			t.Fatal(err)
 		}
 	}
-	s.run("initdb", "-D", s.data(), "-U", "onward", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
 	// Below the range of outgoing connections: it must be free again when the server starts a second time.
-	for s.port = 15000 + os.Getpid()%5000; ; s.port++ {
+	for s.port = 15000 + (os.Getpid()+int(portsGiven.Add(1)))%5000; ; s.port++ {
 		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.port)); err == nil {
 			_ = l.Close()
 			break
@@ -88,6 +106,38 @@ func (s *server) run(program string, args ...string) {
 // start starts the server with these settings besides, and waits until it takes connections.
 func (s *server) start(settings ...string) {
 	s.t.Helper()
+	s.launch(settings...)
+	pgtest.Eventually(s.t, "the server answers", s.answers)
+}
+
+func (s *server) answers() bool {
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.url)
+	return err == nil && conn.Close(ctx) == nil
+}
+
+// set changes a setting of the running server.
+func (s *server) set(g *rig, setting string) {
+	s.t.Helper()
+	g.Exec(s.t, `ALTER SYSTEM SET `+setting)
+	g.Exec(s.t, `SELECT pg_reload_conf()`)
+	name, _, _ := strings.Cut(setting, " ")
+	s.t.Cleanup(func() { // before others, who may wait for what it asks for
+		for _, sql := range []string{`ALTER SYSTEM RESET ` + name, `SELECT pg_reload_conf()`} {
+			if _, err := g.Pool.Exec(context.Background(), sql); err != nil {
+				s.t.Error(err)
+			}
+		}
+	})
+	pgtest.Eventually(s.t, setting, func() bool {
+		return pgtest.One[bool](s.t, g.Pool, `SELECT NOT pending_restart AND setting <> '' FROM pg_settings WHERE name = $1`, name)
+	})
+}
+
+// launch does not wait.
+func (s *server) launch(settings ...string) {
+	s.t.Helper()
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		s.t.Fatal(err)
@@ -102,12 +152,6 @@ func (s *server) start(settings ...string) {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	pgtest.Eventually(s.t, "the server answers", func() bool {
-		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, s.url)
-		return err == nil && conn.Close(ctx) == nil
-	})
 }
 
 // rig is an outbox on the server, in the schema public.

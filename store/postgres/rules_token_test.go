@@ -18,7 +18,7 @@ import (
 func TestEachStatementRefusesAnotherIncarnation(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]string{
-		"another token": `UPDATE outbox_incarnation SET token = gen_random_uuid()`, "no token": `DELETE FROM outbox_incarnation`,
+		"another token": `UPDATE outbox_incarnation SET one = true`, "no token": `DELETE FROM outbox_incarnation`,
 	} {
 		for name, act := range map[string]func(t *testing.T, s *Session, p store.Page) error{
 			"read": func(t *testing.T, s *Session, _ store.Page) error {
@@ -96,7 +96,7 @@ func TestOneTokenIsMadeHoweverManyAsk(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			if err := g.store.incarnate(t.Context()); err != nil {
+			if err := g.store.incarnate(t.Context(), "r"); err != nil {
 				t.Error(err)
 			}
 		})

@@ -25,22 +25,24 @@ type Session struct {
 	hints  chan struct{} // one at most
 	ended  chan struct{} // closed when it is over
 
-	reading  sync.Mutex // reads go one after the other
-	settling sync.Mutex // held by whatever replaces the cursor row, or takes it as the base of a new memory
-	mu       sync.Mutex // guards what follows
-	ledger   *ledger
-	no       int64 // of the cursor row
-	token    string
-	floor    int64
-	mark     int64 // the sequence's value at the first read; 0: there was none
-	count    int64 // published, in all
-	written  position
-	settled  time.Time
-	void     error     // ErrReload, until reloaded
-	over     bool      // fenced for good, or closed
-	turned   time.Time // when Renew was last called
-	checked  time.Time
-	foreign  time.Time // when the earliest foreign lease ends
+	reading    sync.Mutex // reads go one after the other
+	durability durability // of what is read
+	settling   sync.Mutex // held by whatever replaces the cursor row, or takes it as the base of a new memory
+	mu         sync.Mutex // guards what follows
+	ledger     *ledger
+	no         int64 // of the cursor row
+	token      string
+	floor      int64
+	lineage    string
+	mark       int64 // the sequence's value at the first read; 0: there was none
+	count      int64 // published, in all
+	written    position
+	settled    time.Time
+	void       error     // ErrReload, until reloaded
+	over       bool      // fenced for good, or closed
+	turned     time.Time // when Renew was last called
+	checked    time.Time
+	foreign    time.Time // when the earliest foreign lease ends
 }
 
 var _ store.Session = (*Session)(nil)
@@ -54,6 +56,7 @@ const (
 var sessionNames = []string{
 	"read_shares", "read_window", "read_page", "draw", "settle", "settle_verdicts", "lock_lines",
 	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired", "mark", "sweep_pauses",
+	"flushed", "replicated",
 }
 
 func newSession(s *Store, m *member, sink store.Sink) *Session {
@@ -129,14 +132,14 @@ func (s *Session) reload(ctx context.Context) error {
 		if l != nil {
 			return nil
 		}
-		if err := s.store.incarnate(ctx); err != nil {
+		if err := s.store.incarnate(ctx, s.member.Name); err != nil {
 			return err
 		}
 	}
 	return errors.New("the incarnation's token does not stay")
 }
 
-// load returns nil where the server has no token.
+// load returns nil where the server has no token, or one under which nobody has looked whose numbers the rows have.
 func (s *Session) load(ctx context.Context) (*ledger, error) {
 	var (
 		l        *ledger
@@ -173,13 +176,13 @@ func (s *Session) load(ctx context.Context) (*ledger, error) {
 		return nil, err
 	case l == nil:
 		return nil, errNoRow
-	case mine.token == nil:
+	case mine.token == nil, !s.store.vouches(*mine.token):
 		return nil, nil
 	}
 	l.add(holdings)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ledger, s.no, s.token, s.floor, s.count, s.void = l, mine.no, *mine.token, mine.floor, mine.count, nil
+	s.ledger, s.no, s.token, s.floor, s.lineage, s.count, s.void = l, mine.no, *mine.token, mine.floor, mine.lineage, mine.count, nil
 	s.written, s.settled = base, time.Now()
 	return l, nil
 }
@@ -188,6 +191,7 @@ func (s *Session) load(ctx context.Context) (*ledger, error) {
 type loaded struct {
 	no, count, floor int64
 	token            *string
+	lineage          string
 }
 
 // reloaded is a row of a reload: the relay's own, or that of a partition.
@@ -200,7 +204,7 @@ type reloaded struct {
 
 func (r *reloaded) columns() []any {
 	var n int64
-	return []any{&n, &r.no, &r.count, &r.token, &r.floor, &r.part, &r.epoch, &r.cursor.seq, &r.member, &r.snapshot, &r.late, &r.lateSeq}
+	return []any{&n, &r.no, &r.count, &r.token, &r.floor, &r.lineage, &r.part, &r.epoch, &r.cursor.seq, &r.member, &r.snapshot, &r.late, &r.lateSeq}
 }
 
 // trip runs one statement of the session in a transaction of its own.

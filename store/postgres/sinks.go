@@ -15,6 +15,9 @@ import (
 
 // Register makes the sink where it is new, with a cursor for each partition, and otherwise notes what it takes.
 func (s *Store) Register(ctx context.Context, sink store.Sink) error {
+	if err := s.incarnate(ctx, ""); err != nil {
+		return fmt.Errorf("register sink: %w", err)
+	}
 	err := s.trip(ctx, "", func(b *pgx.Batch) { queueSink(b, s, sink) }, func(r pgx.BatchResults) error {
 		_, err := r.Exec()
 		return err

@@ -3,6 +3,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,9 @@ type Config struct {
 	// ListenURL is how a Store connects to hear that messages were committed; empty: by a connection of the pool. Where the pool leads
 	// through a pooler (pgbouncer) that does not pass notifications on, name a direct way to the same database.
 	ListenURL string
+	// PublishWhen is when a Store hands over what it has read; empty: Committed. Replicated needs synchronous standbys, and the
+	// right to see them (GRANT pg_read_all_stats); where they are away, messages wait.
+	PublishWhen PublishWhen
 }
 
 // Store is the relay's view of an outbox on PostgreSQL 14 or later: a store.Store. Safe for concurrent use.
@@ -35,9 +39,10 @@ type Config struct {
 // COMMIT that it needs, so the pool may lead through a pooler, and what the role or database sets as defaults decides
 // nothing. Whether statements are prepared is the pool's setting (pgx.ConnConfig.DefaultQueryExecMode).
 type Store struct {
-	pool  *pgxpool.Pool
-	names names
-	log   *slog.Logger
+	pool    *pgxpool.Pool
+	names   names
+	log     *slog.Logger
+	publish PublishWhen
 
 	listener *listener
 	begins   atomic.Bool // the default isolation is another one than READ COMMITTED: each transaction must begin with its own
@@ -45,6 +50,7 @@ type Store struct {
 	mu       sync.Mutex
 	members  map[outbox.ID]*member // the registrations of this Store's relays
 	sessions map[*Session]bool
+	vouched  string // the token under which the rows were found to be of this server's numbering
 }
 
 var _ store.Store = (*Store)(nil)
@@ -57,20 +63,30 @@ const oldestServer = 140000
 // parked messages: a pool of 4 or more. While relays run, one more connection, which does not count against the pool's limit,
 // hears that messages were committed.
 //
-// Errors: outbox.ErrIdentifierInvalid, outbox.ErrConfigInvalid, and those of Info.
+// Errors: outbox.ErrIdentifierInvalid, outbox.ErrConfigInvalid, those of Info, and store.ErrDatabaseUnsupported where
+// Config.PublishWhen cannot come true.
 func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
 	n, err := newNames(c.Schema, c.TablePrefix)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{pool: pool, names: n, log: c.Logger, members: make(map[outbox.ID]*member), sessions: make(map[*Session]bool)}
+	s := &Store{
+		pool: pool, names: n, log: c.Logger, publish: cmp.Or(c.PublishWhen, Committed),
+		members: make(map[outbox.ID]*member), sessions: make(map[*Session]bool),
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if s.listener, err = newListener(s, c.ListenURL); err != nil {
 		return nil, err
 	}
+	if err := s.checkPooler(ctx); err != nil {
+		return nil, err
+	}
 	if _, err := s.Info(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.checkPublish(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -67,7 +67,10 @@ func (b serverBackend) close()        { b.pool.Close() }
 func (b serverBackend) place() string { return b.d.Schema + "." + b.d.TablePrefix }
 
 func (b serverBackend) open(ctx context.Context, log *slog.Logger) (store.Store, error) {
-	s, err := postgres.Open(ctx, b.pool, postgres.Config{Schema: b.d.Schema, TablePrefix: b.d.TablePrefix, Logger: log, ListenURL: b.d.ListenURL})
+	s, err := postgres.Open(ctx, b.pool, postgres.Config{
+		Schema: b.d.Schema, TablePrefix: b.d.TablePrefix, Logger: log, ListenURL: b.d.ListenURL,
+		PublishWhen: postgres.PublishWhen(b.d.PublishWhen),
+	})
 	if err != nil {
 		return nil, err
 	}

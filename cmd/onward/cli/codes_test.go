@@ -28,7 +28,7 @@ var codes = []code{
 	{"key-required", "write; dead letters", "the topic asks for a key and the message has none", "write it with the key that its order depends on"},
 	{"lease-held", "relay, at start", "a live relay has this name, or serves the sink, and one of the two does not share it", "give it another name, or stop the other one; after a crash its lease has to end (`relay.lease`)"},
 	{"lease-lost", "relay", "another relay has taken this one's place", "none: the relay joins again; where it happens often, the host or the database stood still for longer than `relay.lease`"},
-	{"lineage-changed", "relay", "the database's numbering went back behind what was read: it was restored or copied", "look before anything is published; the page of your database says how"},
+	{"lineage-changed", "relay", "the database's numbering went back behind what was read: it was restored or copied", "PostgreSQL: it waits for transactions that write, and then goes on ([fail-over](failover.md)); SQLite: look before anything is published"},
 	{"no-transaction", "write, `outbox.Add`", "there is no open transaction", "write within a transaction; call `outbox.Add` with the context that `InTx` gives to its function"},
 	{"not-found", "commands", "there is no such message, sink or dead letter", "look at the list; retention may have removed it"},
 	{"pause-invalid", "pauses", "the pause cannot be made or lifted as it was asked for", "name a sink, topic or key as the error says, and an end that is ahead"},

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
@@ -40,7 +41,10 @@ func poolConfig(d config.Database) (*pgxpool.Config, error) {
 		}
 	}
 	parameter("application_name", "onward")
-	if d.StatementTimeout > 0 {
+	if !d.PreparedStatements {
+		// Each statement is described once and then sent whole. A pooler that keeps no statements takes no settings either.
+		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	} else if d.StatementTimeout > 0 {
 		parameter("statement_timeout", strconv.FormatInt(d.StatementTimeout.Milliseconds(), 10))
 	}
 	return c, nil

@@ -60,6 +60,9 @@ var others = map[string]string{
 	"topics[].max_payload":       "7KiB",
 	"telemetry.log.level":        "error",
 	"telemetry.log.format":       "text",
+
+	"database.prepared_statements": "false",
+	"database.publish_when":        "=TestPublishWhenReachesTheStore",
 }
 
 // reached is what a configuration comes to, in words: the relay's, the publisher's, the pool's, and what a log line is like.
@@ -81,7 +84,8 @@ func reached(t *testing.T, set ...string) string {
 	if line.Len() > 0 {
 		said = line.String()[:5]
 	}
-	return fmt.Sprintf("%+v\n%+v\n%s %d %v\n%s", relayConfig(c), natsConfig(c.Sinks[0]), pool.ConnString(), pool.MaxConns, pool.ConnConfig.RuntimeParams, said)
+	return fmt.Sprintf("%+v\n%+v\n%s %d %v %v\n%s", relayConfig(c), natsConfig(c.Sinks[0]), pool.ConnString(), pool.MaxConns, pool.ConnConfig.RuntimeParams,
+		pool.ConnConfig.DefaultQueryExecMode, said)
 }
 
 // What a setting says reaches what it is for; what that changes is shown where it is used (relay:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -68,6 +69,7 @@ func (a *app) sayNext(s *store.Status) {
 			a.say("warning: the relays of sink %s have different settings for it; `onward sinks show %s` shows them", k.Name, k.Name)
 		}
 	}
+	a.sayLineage(s)
 	if len(s.Unrouted) > 0 {
 		var topics []string
 		for _, t := range s.Unrouted {
@@ -80,6 +82,18 @@ func (a *app) sayNext(s *store.Status) {
 	}
 	if dead > 0 {
 		a.say("`onward dead list` shows what gave up, and why")
+	}
+}
+
+// sayLineage says for a day what happened to the server.
+func (a *app) sayLineage(s *store.Status) {
+	if r := s.Rebased; r != nil && s.Now.Sub(r.At) < 24*time.Hour {
+		a.say("warning: %s ago this outbox was found to be a copy from another server, and its cursors were set anew: %s may come again (lineage %s, messages up to number %d are of that server): %s",
+			span(s.Now.Sub(r.At)), plural(int(r.Again), "message"), s.Lineage, r.Floor, strings.Join(r.Found, "; "))
+	}
+	if !s.Reborn.IsZero() && s.Now.Sub(s.Reborn) < 24*time.Hour {
+		a.say("warning: %s ago the database's server was found to have crashed or to have been promoted or restored: relays went on from the cursors that it has (lineage %s)",
+			span(s.Now.Sub(s.Reborn)), s.Lineage)
 	}
 }
 

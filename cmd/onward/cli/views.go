@@ -124,6 +124,8 @@ type statusView struct {
 	// Of the newest UnroutedOf messages, those that no sink takes, by topic. UnroutedOf is left out where a sink takes every topic.
 	Unrouted   []store.TopicCount `json:"unrouted,omitempty"`
 	UnroutedOf int64              `json:"unrouted_of,omitempty"`
+	Reborn     *time.Time         `json:"reborn,omitempty"`  // another life of the server: a crash, a promotion, a restore
+	Rebased    *store.Rebased     `json:"rebased,omitempty"` // the rows were another server's, and cursors were set anew
 }
 
 type sinkStatusView struct {
@@ -153,6 +155,7 @@ func viewStatus(s *store.Status) statusView {
 	v := statusView{
 		Database: s.Database, Schema: s.Schema, Partitions: s.Partitions, Lineage: s.Lineage, Now: s.Now.UTC(),
 		RelaysLive: s.RelaysLive, Sinks: []sinkStatusView{}, Unrouted: s.Unrouted, UnroutedOf: s.UnroutedOf,
+		Reborn: optionalTime(s.Reborn), Rebased: s.Rebased,
 	}
 	for i := range s.Sinks {
 		k := &s.Sinks[i]

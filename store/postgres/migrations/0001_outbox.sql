@@ -9,7 +9,8 @@
 -- rows: 0.01. Of the small hot tables each settle or heartbeat leaves a dead row and a handful live ones, so a share of the
 -- live rows says nothing: a number, with no share and no delay. Whatever reads them walks over the dead rows in between.
 
--- What is true of this outbox as a whole: schema (version), partitions, hash, lineage, floor, system_identifier.
+-- What is true of this outbox as a whole: schema (version), partitions, hash; and of its numbering: lineage, floor, the server's
+-- system_identifier, the token of its life (incarnation), when that last changed (incarnated), and what a rebase found (rebased).
 CREATE TABLE outbox_meta (
     name  text PRIMARY KEY,
     value text NOT NULL
@@ -19,19 +20,17 @@ INSERT INTO outbox_meta (name, value) VALUES
     ('hash', 'sha256'),
     ('lineage', '1'),
     ('floor', '0'),
-    ('system_identifier', (SELECT system_identifier::text FROM pg_control_system()));
+    ('incarnation', ''),
+    ('incarnated', ''),
+    ('rebased', '');
 
 -- One number after the other: with a cache, a session would hand out old numbers later, and reorder its keys.
 CREATE SEQUENCE outbox_messages_seq_seq AS bigint CACHE 1;
 
 -- The mark of a relay that sleeps and wants to be told of the next commit (see outbox_wake). A sequence, because a mark must leave no
--- dead row, lock nobody, and be seen at once. Unlogged where PostgreSQL can (15 on), so that a mark is not a write for the log.
+-- dead row, lock nobody, and be seen at once. Not unlogged, though a mark is then a write for the log: PostgreSQL 15 promotes a standby
+-- with such a sequence as zeros, and every INSERT fails ("bad magic number in sequence").
 CREATE SEQUENCE outbox_asleep AS bigint MINVALUE 0 START 0 CACHE 1;
-DO $$ BEGIN
-    IF current_setting('server_version_num')::int >= 150000 THEN
-        EXECUTE 'ALTER SEQUENCE outbox_asleep SET UNLOGGED';
-    END IF;
-END $$;
 
 -- The log. Rows are inserted once and never updated; retention deletes old ones. Transaction and number are set by a
 -- trigger, whatever the producer sends.
@@ -302,8 +301,11 @@ CREATE TABLE outbox_keys (
         autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
 -- The token of this life of the server. Unlogged on purpose: PostgreSQL empties it in crash recovery and in a promoted or
--- restored server, which is exactly when commits may have been lost (docs/decisions).
+-- restored server, which is exactly when commits may have been lost. A dump would carry it into another server; the values of
+-- generated columns are in no dump, so there it is made anew. For that the function has to say that it is immutable, which it
+-- is not (docs/decisions/0025).
+CREATE FUNCTION outbox_new_token(boolean) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$ SELECT pg_catalog.gen_random_uuid() $$;
 CREATE UNLOGGED TABLE outbox_incarnation (
     one   boolean PRIMARY KEY DEFAULT true CHECK (one),
-    token uuid NOT NULL
+    token uuid NOT NULL GENERATED ALWAYS AS (outbox_new_token(one)) STORED
 );

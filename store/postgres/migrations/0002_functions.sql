@@ -194,11 +194,12 @@ cursors AS MATERIALIZED (
     CROSS JOIN LATERAL (
         (SELECT o.partition_id, o.seq, o.txid, o.created_at, o.topic
          FROM unnest(u.ended) e(x)
-         CROSS JOIN LATERAL (SELECT * FROM outbox_messages WHERE txid = e.x::xid8 ORDER BY seq LIMIT 100000) o
+         CROSS JOIN LATERAL (SELECT * FROM outbox_messages WHERE txid = e.x::xid8 AND seq > (SELECT seq FROM floor) ORDER BY seq LIMIT 100000) o
          LIMIT 100000)
         UNION ALL
         (SELECT o.partition_id, o.seq, o.txid, o.created_at, o.topic
-         FROM outbox_messages o WHERE o.txid >= u.xmax
+         FROM outbox_messages o
+         WHERE o.txid >= u.xmax AND o.txid < (SELECT pg_snapshot_xmax(pg_current_snapshot())) AND o.seq > (SELECT seq FROM floor)
          ORDER BY o.txid, o.seq LIMIT 100000)) m)
 , late AS MATERIALIZED (
     SELECT u.sink, coalesce(l.read, 0) AS read, coalesce(l.n, 0) AS n, l.oldest
@@ -206,8 +207,7 @@ cursors AS MATERIALIZED (
     LEFT JOIN (SELECT w.sink, count(*) AS read, count(*) FILTER (WHERE w.waits) AS n, min(w.created_at) FILTER (WHERE w.waits) AS oldest
                FROM (SELECT a.sink, a.created_at,
                             NOT (a.seq <= c.seq
-                                 AND (a.seq <= (SELECT seq FROM floor)
-                                      OR pg_visible_in_snapshot(a.txid, c.snapshot)
+                                 AND (pg_visible_in_snapshot(a.txid, c.snapshot)
                                       OR coalesce(a.seq <= c.late_seq AND pg_visible_in_snapshot(a.txid, c.late_snapshot), false)))
                             AND (s.takes = '' OR a.topic ~ s.takes) AND (s.leaves = '' OR a.topic !~ s.leaves) AS waits
                      FROM candidates a JOIN outbox_sinks s ON s.name = a.sink JOIN cursors c ON c.sink = a.sink AND c.partition_id = a.partition_id) w
@@ -227,10 +227,10 @@ cursors AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT count(*) AS n
         FROM (SELECT FROM cursors c
-              CROSS JOIN LATERAL (SELECT m.txid, m.topic FROM outbox_messages m
+              CROSS JOIN LATERAL (SELECT m.seq, m.txid, m.topic FROM outbox_messages m
                                   WHERE m.partition_id = c.partition_id AND m.seq > c.seq
                                   ORDER BY m.seq LIMIT CASE WHEN l.read >= 100000 THEN 0 ELSE 200000 END) o
-              WHERE c.sink = l.sink AND pg_visible_in_snapshot(o.txid, c.snapshot)
+              WHERE c.sink = l.sink AND (o.seq <= (SELECT seq FROM floor) OR pg_visible_in_snapshot(o.txid, c.snapshot))
                 AND (s.takes = '' OR o.topic ~ s.takes) AND (s.leaves = '' OR o.topic !~ s.leaves)
               LIMIT 100000) t) f)
 -- A parked row with due_at is the head of its key; the others wait behind one.
@@ -410,3 +410,147 @@ $$;
 
 -- Who may is said by the grants; everybody may nothing.
 REVOKE ALL ON FUNCTION outbox_read_status(text), outbox_late(), outbox_partition(text), outbox_published(uuid) FROM PUBLIC;
+
+-- Whose numbers the rows above the floor have, and the cursors: what says that they are another server's (a dump was restored,
+-- or rows were copied by logical replication), one sign a line. here is this server's identifier, null where it may not be read.
+CREATE FUNCTION outbox_foreign_signs(here text) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    now  CONSTANT xid8   := pg_snapshot_xmax(pg_current_snapshot());
+    top  CONSTANT bigint := (SELECT last_value FROM outbox_messages_seq_seq);
+    base CONSTANT bigint := coalesce((SELECT value::bigint FROM outbox_meta WHERE name = 'floor'), 0);
+    home CONSTANT text   := (SELECT value FROM outbox_meta WHERE name = 'system_identifier');
+    ahead  xid8;
+    passed bigint;
+    signs  text[] := '{}';
+BEGIN
+    IF home <> here THEN
+        signs := signs || format('it was written on another server (system identifier %s, here it is %s)', home, here);
+    END IF;
+    SELECT (array_agg(pg_snapshot_xmax(c.s) ORDER BY pg_snapshot_xmax(c.s) DESC))[1], max(c.l) INTO ahead, passed
+    FROM (SELECT p.snapshot AS s, p.seq AS l FROM outbox_partitions p
+          UNION ALL SELECT p.late_snapshot, 0 FROM outbox_partitions p WHERE p.late_snapshot IS NOT NULL
+          UNION ALL SELECT o.snapshot, (SELECT max(x) FROM unnest(o.seqs) x) FROM outbox_cursors o WHERE cardinality(o.seqs) > 0
+          UNION ALL SELECT o.late_snapshot, 0 FROM outbox_cursors o WHERE o.late_snapshot IS NOT NULL AND cardinality(o.seqs) > 0) c;
+    IF ahead > now THEN
+        signs := signs || format('cursors are of transactions that are still to come (%s, here the next is %s)', ahead, now);
+    END IF;
+    SELECT m.txid INTO ahead FROM outbox_messages m WHERE m.txid >= now AND m.seq > base ORDER BY m.txid, m.seq LIMIT 1;
+    IF FOUND THEN
+        signs := signs || format('messages are of transactions that are still to come (%s, here the next is %s)', ahead, now);
+    END IF;
+    IF top < passed THEN
+        signs := signs || format('the sequence went back (it stands at %s, cursors at %s)', top, passed);
+    END IF;
+    RETURN signs;
+END $$;
+
+-- Sets the cursors anew where the log's rows are another server's: from then on all of them count as seen, and what a cursor had
+-- not seen goes out with what comes behind it. Once for each copy, whoever comes first; nothing happens where there is no sign.
+-- Writers wait meanwhile: whoever calls sets a lock_timeout. With the owner's rights: a relay may neither lock the log nor set the
+-- sequence. Returns the token of the server's life, which a rebase renews, and what was found, or null.
+CREATE FUNCTION outbox_rebase(relay text) RETURNS TABLE (token uuid, report jsonb) LANGUAGE plpgsql VOLATILE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET row_security = off AS $$
+#variable_conflict use_variable
+DECLARE
+    here  text;
+    signs text[];
+    seen  pg_snapshot;
+    base  bigint;
+    top   bigint;
+BEGIN
+    IF has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
+        SELECT c.system_identifier::text INTO here FROM pg_control_system() c;
+        INSERT INTO outbox_meta (name, value) VALUES ('system_identifier', here) ON CONFLICT DO NOTHING;
+    END IF;
+    SELECT i.token INTO token FROM outbox_incarnation i;
+    UPDATE outbox_meta m SET value = token::text WHERE m.name = 'incarnation' AND m.value NOT IN ('', token::text);
+    IF FOUND THEN   -- a copy. Its rows may be this server's all the same: then it has another lineage, and that is all
+        UPDATE outbox_meta m SET value = CASE m.name WHEN 'lineage' THEN (m.value::bigint + 1)::text ELSE clock_timestamp()::text END
+        WHERE m.name IN ('lineage', 'incarnated');
+        UPDATE outbox_partitions SET epoch = epoch + 1000;
+    END IF;
+    IF outbox_foreign_signs(here) = '{}' THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    -- Whoever has drawn a number has ended, and nobody settles.
+    LOCK TABLE outbox_messages IN SHARE MODE;
+    LOCK TABLE outbox_cursors IN SHARE ROW EXCLUSIVE MODE;
+    LOCK TABLE outbox_partitions IN SHARE ROW EXCLUSIVE MODE;
+    signs := outbox_foreign_signs(here);
+    seen := pg_current_snapshot();
+    SELECT i.token INTO token FROM outbox_incarnation i;
+    IF signs = '{}' THEN    -- another relay was first
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    base := coalesce((SELECT m.value::bigint FROM outbox_meta m WHERE m.name = 'floor'), 0);
+    SELECT greatest(base, (SELECT s.last_value FROM outbox_messages_seq_seq s), max(l.seq)) INTO top
+    FROM (SELECT f.seq FROM generate_series(0, (SELECT m.value::int - 1 FROM outbox_meta m WHERE m.name = 'partitions')) p
+          CROSS JOIN LATERAL (SELECT o.seq FROM outbox_messages o WHERE o.partition_id = p ORDER BY o.seq DESC LIMIT 1) f
+          UNION ALL SELECT p.seq FROM outbox_partitions p
+          UNION ALL SELECT x FROM outbox_cursors c CROSS JOIN LATERAL unnest(c.seqs) x
+          UNION ALL SELECT k.place FROM outbox_parked k) l;
+
+    -- Where each cursor goes on: before the first row at or below it that it has not handed over.
+    WITH c AS MATERIALIZED (
+        SELECT p.sink, p.partition_id AS part, h.part IS NOT NULL AS held,
+               CASE WHEN h.part IS NULL THEN p.snapshot      ELSE h.snapshot      END AS s,
+               CASE WHEN h.part IS NULL THEN p.seq           ELSE h.seq           END AS l,
+               CASE WHEN h.part IS NULL THEN p.late_snapshot ELSE h.late_snapshot END AS s2,
+               CASE WHEN h.part IS NULL THEN p.late_seq      ELSE h.late_seq      END AS l2
+        FROM outbox_partitions p
+        LEFT JOIN (SELECT o.sink, o.relay, o.snapshot, o.late_snapshot, o.late_seq, u.part, u.seq
+                   FROM outbox_cursors o CROSS JOIN LATERAL unnest(o.partitions, o.seqs) AS u(part, seq)) h
+               ON h.sink = p.sink AND h.relay = p.relay AND h.part = p.partition_id),
+    unseen AS MATERIALIZED (
+        SELECT g.s, o.* FROM (SELECT c.s::text AS s, max(c.l) AS l FROM c GROUP BY c.s::text) g
+        CROSS JOIN LATERAL (
+            SELECT m.partition_id, m.seq, m.txid FROM pg_snapshot_xip(g.s::pg_snapshot) x JOIN outbox_messages m ON m.txid = x
+            WHERE m.seq > base AND m.seq <= g.l
+            UNION ALL
+            SELECT m.partition_id, m.seq, m.txid FROM outbox_messages m
+            WHERE m.txid >= pg_snapshot_xmax(g.s::pg_snapshot) AND m.seq > base AND m.seq <= g.l) o),
+    first AS MATERIALIZED (
+        SELECT c.sink, c.part, min(u.seq) AS m
+        FROM c JOIN unseen u ON u.s = c.s::text AND u.partition_id = c.part AND u.seq <= c.l
+        WHERE NOT coalesce(u.seq <= c.l2 AND pg_visible_in_snapshot(u.txid, c.s2), false)
+        GROUP BY c.sink, c.part),
+    again AS MATERIALIZED (
+        SELECT f.sink, count(*) AS n
+        FROM first f JOIN c ON c.sink = f.sink AND c.part = f.part JOIN outbox_sinks s ON s.name = f.sink
+        JOIN outbox_messages m ON m.partition_id = f.part AND m.seq > f.m AND m.seq <= c.l
+        WHERE (pg_visible_in_snapshot(m.txid, c.s) OR coalesce(m.seq <= c.l2 AND pg_visible_in_snapshot(m.txid, c.s2), false))
+          AND (s.takes = '' OR m.topic ~ s.takes) AND (s.leaves = '' OR m.topic !~ s.leaves)
+        GROUP BY f.sink),
+    own AS (
+        UPDATE outbox_partitions p
+        SET snapshot = seen, seq = coalesce(f.m - 1, c.l), late_snapshot = NULL, late_seq = NULL, epoch = p.epoch + 1000
+        FROM c LEFT JOIN first f ON f.sink = c.sink AND f.part = c.part
+        WHERE p.sink = c.sink AND p.partition_id = c.part
+        RETURNING 1),
+    held AS (   -- with another number: a settle that waits for the lock finds nothing
+        UPDATE outbox_cursors o
+        SET no = o.no + 1, snapshot = seen, late_snapshot = NULL, late_seq = NULL,
+            seqs = ARRAY(SELECT coalesce(f.m - 1, u.seq) FROM unnest(o.partitions, o.seqs) WITH ORDINALITY AS u(part, seq, place)
+                         LEFT JOIN first f ON f.sink = o.sink AND f.part = u.part ORDER BY u.place)
+        RETURNING 1)
+    SELECT jsonb_build_object('at', clock_timestamp(), 'found', signs, 'floor', top, 'relay', relay,
+                              'again', coalesce((SELECT sum(a.n) FROM again a), 0),
+                              'sinks', coalesce((SELECT jsonb_object_agg(a.sink, a.n) FROM again a), '{}'))
+    INTO report;
+
+    IF top > (SELECT s.last_value FROM outbox_messages_seq_seq s) THEN
+        PERFORM setval('outbox_messages_seq_seq', top);
+    END IF;
+    UPDATE outbox_meta m SET value = (m.value::bigint + 1)::text WHERE m.name = 'lineage' RETURNING report || jsonb_build_object('lineage', m.value) INTO report;
+    INSERT INTO outbox_incarnation AS i DEFAULT VALUES ON CONFLICT (one) DO UPDATE SET one = true RETURNING i.token INTO token;
+    UPDATE outbox_meta m SET value = CASE m.name WHEN 'floor' THEN top::text WHEN 'incarnation' THEN token::text
+                                                 WHEN 'system_identifier' THEN coalesce(here, m.value) ELSE report::text END
+    WHERE m.name IN ('floor', 'incarnation', 'system_identifier', 'rebased');
+    INSERT INTO outbox_audit (actor, action, sink, reason, detail)
+    VALUES (relay, 'rebase', '', array_to_string(signs, '; '), report);
+    RETURN NEXT;
+END $$;
+REVOKE ALL ON FUNCTION outbox_foreign_signs(text), outbox_rebase(text) FROM PUBLIC;

@@ -99,6 +99,8 @@ func (k *checker) database() {
 	k.that(identifier.MatchString(d.Schema), "database.schema", rule, d.Schema)
 	k.that(identifier.MatchString(d.TablePrefix), "database.table_prefix", rule, d.TablePrefix)
 	atLeast(k, "database.max_connections", d.MaxConnections, 2)
+	k.oneOf("database.publish_when", d.PublishWhen, "committed", "flushed", "replicated")
+	k.that(d.PublishWhen == "committed" || !strings.HasPrefix(d.URL, "sqlite:"), "database.publish_when", "%q is for PostgreSQL: an SQLite file is flushed at each commit", d.PublishWhen)
 }
 
 func (k *checker) relay() {

@@ -34,6 +34,9 @@ type Database struct {
 	AutoMigrate      bool          `key:"auto_migrate" default:"false" note:"create or update the tables when a relay starts"`
 	MaxConnections   int           `key:"max_connections" default:"8" note:"connections of this process"`
 	StatementTimeout time.Duration `key:"statement_timeout" default:"30s" note:"no statement runs longer; 0: no limit of ours"`
+
+	PreparedStatements bool   `key:"prepared_statements" default:"true" note:"false behind a pooler that does not keep them (PgBouncer before 1.21, in transaction mode); then the role's statement_timeout counts"`
+	PublishWhen        string `key:"publish_when" default:"committed" note:"publish what is committed, flushed (on the server's disk), or replicated (on the disks of its synchronous standbys); PostgreSQL"`
 }
 
 // Relay is how this process works.

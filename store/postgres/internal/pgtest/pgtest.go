@@ -43,7 +43,13 @@ func URL(t testing.TB) string {
 // New makes an empty schema for the test and drops it when the test ends.
 func New(t testing.TB) *DB {
 	t.Helper()
-	db := &DB{URL: URL(t), Schema: "test_" + random(), Prefix: os.Getenv(PrefixVariable)}
+	return NewOn(t, URL(t))
+}
+
+// NewOn is New on the server of this URL.
+func NewOn(t testing.TB, url string) *DB {
+	t.Helper()
+	db := &DB{URL: url, Schema: "test_" + random(), Prefix: os.Getenv(PrefixVariable)}
 	if db.Prefix == "" {
 		db.Prefix = "outbox_"
 	}

@@ -17,7 +17,7 @@ WITH
     WHERE pg_visible_in_snapshot(x, pg_current_snapshot()) AND EXISTS (SELECT FROM outbox_messages m WHERE m.txid = x)
     UNION ALL
     (SELECT m.txid FROM outbox_messages m
-     WHERE m.txid >= (SELECT (array_agg(pg_snapshot_xmax(snapshot) ORDER BY pg_snapshot_xmax(snapshot)))[1] FROM cursors)
+     WHERE m.txid < pg_snapshot_xmax(pg_current_snapshot()) AND m.txid >= (SELECT (array_agg(pg_snapshot_xmax(snapshot) ORDER BY pg_snapshot_xmax(snapshot)))[1] FROM cursors)
      ORDER BY m.txid, m.seq LIMIT 1))
 SELECT CASE WHEN NOT EXISTS (SELECT FROM cursors) OR EXISTS (SELECT FROM above WHERE n >= 1000) THEN '0'
             ELSE coalesce((SELECT txid::text FROM (SELECT oldest AS txid FROM above UNION ALL SELECT txid FROM unseen) t

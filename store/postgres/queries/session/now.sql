@@ -1,6 +1,8 @@
--- One row, taken once: the snapshot of this statement, the sequence's last value, the incarnation's token, the clock.
+-- One row, taken once: the snapshot of this statement, the first transaction that it cannot see (rows of another server's
+-- numbering may lie above: no index is gone through past it), the sequence's last value, the incarnation's token, how far the
+-- server's own log has got, the clock.
 now AS MATERIALIZED (
-    SELECT pg_current_snapshot() AS s, (SELECT last_value FROM outbox_messages_seq_seq) AS top,
+    SELECT pg_current_snapshot() AS s, pg_snapshot_xmax(pg_current_snapshot()) AS ends, (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint AS wal, (SELECT last_value FROM outbox_messages_seq_seq) AS top,
            (SELECT token FROM outbox_incarnation) AS token, clock_timestamp() AS at),
 -- Whether any key of the sink may be blocked: nothing more is asked where nothing is parked or dead. Each is the first of an
 -- index's order: where the sink has none and others have many, a planner would else go through the index of all ids.

@@ -19,7 +19,7 @@ sized AS MATERIALIZED (
     FROM found f CROSS JOIN LATERAL (SELECT payload FROM outbox_messages o WHERE o.ctid = f.tid LIMIT 1) o),
 page AS MATERIALIZED (
     SELECT seq, tid FROM sized WHERE bytes <= $7 OR n = 1)
-SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token::text FROM now), ''),
+SELECT (SELECT s::text FROM now), (SELECT top FROM now), (SELECT concat(token, ' ', wal) FROM now),
        (SELECT array[coalesce(max(seq), 0)::bigint, count(*), (SELECT count(*) FROM found)] FROM page),
 --:norow
 UNION ALL

@@ -24,7 +24,7 @@ cand AS MATERIALIZED (
     UNION ALL
     SELECT g.no, m.* FROM g CROSS JOIN LATERAL (
         SELECT partition_id, seq, octet_length(payload) AS bytes FROM outbox_messages
-        WHERE txid >= pg_snapshot_xmax(g.s) AND seq <= g.top AND seq > $10 ORDER BY txid, seq LIMIT :more) m),
+        WHERE txid >= pg_snapshot_xmax(g.s) AND txid < (SELECT ends FROM now) AND seq <= g.top AND seq > $10 ORDER BY txid, seq LIMIT :more) m),
 -- Groups with more late rows than a page: they hand over nothing now.
 over AS MATERIALIZED (
     SELECT no FROM cand GROUP BY no HAVING count(*) > :page OR sum(bytes) > $8),
@@ -43,7 +43,7 @@ sifted AS MATERIALIZED (
               WHERE o.partition_id = asked.part AND o.seq > asked.l ORDER BY o.seq LIMIT asked.n) o
           CROSS JOIN LATERAL (SELECT ($12::text = '' OR o.topic ~ $12) AND ($13::text = '' OR o.topic !~ $13) AS taken) t
           WHERE $12::text <> '' OR $13::text <> '') f)
-SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token::text FROM now), ''), array(SELECT no::bigint FROM over),
+SELECT (SELECT s::text FROM now), (SELECT top FROM now), (SELECT concat(token, ' ', wal) FROM now), array(SELECT no::bigint FROM over),
 --:norow
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,

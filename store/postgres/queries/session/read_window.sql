@@ -12,13 +12,13 @@ cand AS MATERIALIZED (
         WHERE txid = done.x AND seq > $5 ORDER BY seq LIMIT :more) m
     UNION ALL
     (SELECT partition_id, seq, octet_length(payload) AS bytes FROM outbox_messages
-     WHERE txid >= pg_snapshot_xmax($2::text::pg_snapshot) AND seq > $5 ORDER BY txid, seq LIMIT :more)),
+     WHERE txid >= pg_snapshot_xmax($2::text::pg_snapshot) AND txid < (SELECT ends FROM now) AND seq > $5 ORDER BY txid, seq LIMIT :more)),
 over AS MATERIALIZED (
     SELECT 1 AS no FROM cand HAVING count(*) > :page OR sum(bytes) > $4),
 mine AS MATERIALIZED (
     SELECT c.partition_id, c.seq FROM cand c
     WHERE c.partition_id = ANY ($3::int[]) AND NOT EXISTS (SELECT FROM over))
-SELECT (SELECT s::text FROM now), (SELECT top FROM now), coalesce((SELECT token::text FROM now), ''), array(SELECT no::bigint FROM over),
+SELECT (SELECT s::text FROM now), (SELECT top FROM now), (SELECT concat(token, ' ', wal) FROM now), array(SELECT no::bigint FROM over),
 --:norow
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,

@@ -24,11 +24,12 @@ listed AS (
     WINDOW w AS (ORDER BY snapshot NULLS FIRST, late, late_seq, partition_id))
 SELECT 0 AS n, c.no, c.published, (SELECT token::text FROM outbox_incarnation) AS token,
        coalesce((SELECT value::bigint FROM outbox_meta WHERE name = 'floor'), 0) AS floor,
+       coalesce((SELECT value FROM outbox_meta WHERE name = 'lineage'), '') AS lineage,
        -1 AS partition_id, 0 AS epoch, 0 AS seq, false AS member,
        c.snapshot::text AS snapshot, coalesce(c.late_snapshot::text, '') AS late, coalesce(c.late_seq, 0) AS late_seq
 FROM c
 UNION ALL
-SELECT n, 0, 0, NULL, 0, partition_id, epoch, seq, member,
+SELECT n, 0, 0, NULL, 0, '', partition_id, epoch, seq, member,
        CASE WHEN other THEN snapshot END, CASE WHEN other THEN late END, late_seq
 FROM listed
 ORDER BY n;
