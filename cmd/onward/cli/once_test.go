@@ -122,21 +122,16 @@ func TestRelayOnceOnAFile(t *testing.T) {
 	}
 }
 
-// The flags of a tick and of a window stand for settings.
+// The tick stands for settings.
 func TestRelayFlagsStandForSettings(t *testing.T) {
 	t.Parallel()
 	c := &config.Config{Sinks: []config.Sink{{Name: "a"}, {Name: "b"}}}
-	f := relayFlags{interval: 250, window: 7}
+	f := relayFlags{interval: 250}
 	if err := f.apply(c); err != nil {
 		t.Fatal(err)
 	}
 	if c.Relay.PollMin != 250*time.Millisecond || c.Relay.PollMax != 250*time.Millisecond || f.every() != 250*time.Millisecond {
 		t.Errorf("polls from %v to %v, ticks each %v", c.Relay.PollMin, c.Relay.PollMax, f.every())
-	}
-	for _, s := range c.Sinks {
-		if s.Window.Messages != 7 {
-			t.Errorf("window of %s: %d", s.Name, s.Window.Messages)
-		}
 	}
 	for _, text := range []string{"0", "-1", "1.5", "many", "1x", "", "2000000000"} {
 		if new(positive).Set(text) == nil {

@@ -116,6 +116,7 @@ func (a *app) runRelay(ctx context.Context, f *relayFlags) (failed error) {
 		defer end()
 		rc.Observer = rounds
 	}
+	rc.Observer = observe(log, f.figures(a.env.ErrIsTerminal), rc.Observer)
 	r, err := relay.New(rc)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func (f *relayFlags) add(c *cobra.Command) {
 	flags.Var(&f.interval, "interval-ms", "the tick, in `milliseconds`: how often an idle relay looks, and how often --json says a line")
 	flags.BoolVar(&f.endsWithInput, "ends-with-input", false, "stop when standard input ends, and not by Ctrl-C: whoever started it decides")
 	_ = flags.MarkHidden("ends-with-input") // it is there
-	flags.Var(&f.window, "window", "most `messages` of a sink published and not yet settled: window.messages of every sink")
+	flags.Var(&f.window, "window", "say in the log what was done in each so many `seconds`: published, a second, retried, ... (at a terminal: 5)")
 }
 
 // apply puts what the flags say in the place of settings.
@@ -42,16 +42,19 @@ func (f *relayFlags) apply(c *config.Config) error {
 	if every := f.every(); every > 0 {
 		c.Relay.PollMin, c.Relay.PollMax = every, every
 	}
-	if f.window > 0 {
-		for i := range c.Sinks {
-			c.Sinks[i].Window.Messages = int(f.window)
-		}
-	}
 	return nil
 }
 
 // every is the tick; 0: the usual one.
 func (f *relayFlags) every() time.Duration { return time.Duration(f.interval) * time.Millisecond }
+
+// figures is the time over which figures are gathered for the log; 0: they are not.
+func (f *relayFlags) figures(terminal bool) time.Duration {
+	if f.window == 0 && terminal && !f.json && !f.once {
+		return usualWindow
+	}
+	return time.Duration(f.window) * time.Second
+}
 
 // patience is how long the database is waited for; 0: for ever.
 func (f *relayFlags) patience(c *config.Config) time.Duration {
