@@ -178,6 +178,10 @@ func (f *feed) describe() string {
 	say("breaker.max", r.Breaker.Max, usual.Breaker.Max)
 	say("record_positions", r.Positions, usual.Positions)
 	say("leasing", !f.relay.config.NoLeasing, true)
+	kept := f.relay.config.Retention
+	kept.fill()
+	say("retention.published", kept.published(), usualRetention)
+	say("retention.dead", kept.Dead, time.Duration(0))
 	if d, ok := f.sink.Publisher.(broker.Describer); ok && d.Describe() != "" {
 		line = append(line, d.Describe())
 	}

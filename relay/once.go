@@ -31,6 +31,7 @@ func (r *Relay) RunOnce(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("stopped before the end of the pass: %w", err)
 	}
+	r.retainOnce(ctx)
 	return nil
 }
 

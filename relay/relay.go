@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onwardhq/onward/broker"
@@ -45,6 +46,7 @@ type Config struct {
 	ShutdownGrace time.Duration
 	Page          int // most messages of one read; 0: 2048
 	PageBytes     int // most payload bytes of one read; 0: 16 MiB
+	Retention     Retention
 	// NoLeasing: the relay shares no sink. Another live relay of one of its sinks, or one that wants to be, is refused with
 	// store.SinkHeld: at once, by whichever comes second.
 	NoLeasing bool
@@ -108,6 +110,8 @@ type Round struct {
 	Settled    int // messages of the log whose outcome is in the database
 	Gained     int // partitions
 	Released   int // partitions that were given back
+	// Deleted is how many messages retention removed from the log, whatever sinks had them; in a round of one of the relay's sinks.
+	Deleted int
 
 	Outcomes map[broker.Outcome]int // the publisher's answers; none is 0
 
@@ -125,6 +129,7 @@ type Relay struct {
 	database trouble // before the sinks are served; each feed has its own
 	once     bool    // RunOnce
 
+	removed  atomic.Int64 // by retention, since the last round
 	mu       sync.Mutex
 	id       outbox.ID              // of the registration that all sinks share
 	woken    map[chan struct{}]bool // by Wake
@@ -151,6 +156,7 @@ func (c *Config) fill() {
 	def(&c.ShutdownGrace, 30*time.Second)
 	def(&c.Page, 2048)
 	def(&c.PageBytes, 16<<20)
+	c.Retention.fill()
 	def(&c.RoundEvery, time.Second)
 	if c.Name == "" {
 		c.Name = defaultName()
@@ -192,6 +198,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if !r.once {
+		defer r.startRetention(ctx)()
+	}
 	errs := make([]error, len(r.config.Sinks))
 	var feeds sync.WaitGroup
 	for i := range r.config.Sinks {
@@ -214,6 +223,13 @@ func (r *Relay) identity(failed outbox.ID) outbox.ID {
 	if r.id == failed {
 		r.id = outbox.NewID()
 	}
+	return r.id
+}
+
+// registered is the id that the relay registers with, zero before the first time.
+func (r *Relay) registered() outbox.ID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return r.id
 }
 

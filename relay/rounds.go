@@ -97,7 +97,8 @@ func (t *turn) round() {
 			Sink: t.feed.sink.Name, Read: c.Read - last.Read, Published: c.Published - last.Published,
 			Duplicates: c.Duplicates - last.Duplicates, Retried: c.Retried - last.Retried, Parked: c.Parked - last.Parked,
 			Dead: c.Dead - last.Dead, Settled: c.Settled - last.Settled, Gained: t.gained, Released: t.released,
-			Owned: len(t.owned), Relays: t.relays, BreakerOpen: t.machine.BreakerOpen(), Took: now.Sub(t.rounded),
+			Deleted: int(t.feed.relay.removed.Swap(0)),
+			Owned:   len(t.owned), Relays: t.relays, BreakerOpen: t.machine.BreakerOpen(), Took: now.Sub(t.rounded),
 			Outcomes: map[broker.Outcome]int{},
 		}
 		r.InFlight, r.Keys = t.machine.Backlog()

@@ -12,6 +12,7 @@ import (
 	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/broker/membroker"
 	"github.com/onwardhq/onward/relay"
+	"github.com/onwardhq/onward/store"
 	"github.com/onwardhq/onward/store/memstore"
 )
 
@@ -97,6 +98,38 @@ var settings = []setting{
 			s.runUntil(c, s.arrived(3))
 			return int64(s.page)
 		}, is(3), is(1),
+	},
+	{
+		"Retention.Published", func(c *relay.Config) { c.Retention.Published = 20 * time.Second },
+		func(s *stage, c relay.Config) int64 {
+			s.write("t", "k", 1)
+			return s.minute(c, s.inLog)
+		}, is(1), is(0),
+	},
+	{
+		"Retention.Published: a day", nil,
+		func(s *stage, c relay.Config) int64 {
+			s.runUntil(c, s.retains.any)
+			return int64(s.retention.Published)
+		}, lasts(24*time.Hour, 24*time.Hour), nil,
+	},
+	{
+		"Retention.Published: at once", func(c *relay.Config) { c.Retention.Published = relay.AtOnce },
+		func(s *stage, c relay.Config) int64 {
+			s.write("t", "k", 1)
+			return s.minute(c, s.inLog)
+		}, is(1), is(0),
+	},
+	{
+		"Retention.Dead", func(c *relay.Config) { c.Retention.Dead = time.Minute },
+		func(s *stage, c relay.Config) int64 {
+			s.fail(membroker.Fault{Outcome: broker.Rejected}, "")
+			s.write("t", "k", 1)
+			stop := s.run(c)
+			wait(3 * time.Minute)
+			stop()
+			return int64(s.dead())
+		}, is(1), is(0),
 	},
 	{
 		"Sink.OnDead", sink(func(k *relay.Sink) { k.OnDead = "skip" }),
@@ -251,6 +284,16 @@ func (s *stage) runUntil(c relay.Config, holds func() bool) {
 	stop := s.run(c)
 	s.until(holds)
 	stop()
+}
+
+// inLog is how many messages the log has.
+func (s *stage) inLog() int {
+	s.Helper()
+	list, err := s.db.Admin().Messages(s.Context(), store.Filter{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return len(list.Messages)
 }
 
 func (s *stage) writeMany(n int) {

@@ -23,15 +23,17 @@ type stage struct {
 	broker *membroker.Broker
 	start  time.Time
 
-	mu      sync.Mutex
-	relay   store.Relay
-	reads   moments
-	renews  moments
-	settles moments
-	sends   moments // one of each message
-	probes  moments
-	page    int // the most messages of one read
-	bytes   int // the most bytes that a read asked for
+	mu        sync.Mutex
+	relay     store.Relay
+	retention store.Retention
+	reads     moments
+	renews    moments
+	settles   moments
+	sends     moments // one of each message
+	probes    moments
+	retains   moments
+	page      int // the most messages of one read
+	bytes     int // the most bytes that a read asked for
 }
 
 func newStage(t *testing.T) *stage {
@@ -96,6 +98,14 @@ func (w watchedStore) Join(ctx context.Context, r store.Relay, k store.Sink) (st
 		return nil, err
 	}
 	return watchedSession{session, w.s}, nil
+}
+
+func (w watchedStore) Retain(ctx context.Context, r store.Retention) (store.Retained, error) {
+	w.s.mu.Lock()
+	w.s.retention = r
+	w.s.mu.Unlock()
+	w.s.retains.note(w.s, 1)
+	return w.Store.(store.Retainer).Retain(ctx, r) //nolint:forcetypeassert // memstore's is one
 }
 
 type watchedSession struct {

@@ -39,6 +39,7 @@ func (c *Config) validate() error {
 	f.if_(c.Page < 0 || c.Page > 100_000, "Page is %d: 1 to 100000", c.Page)
 	f.if_(c.RoundEvery < 0 || c.RoundEvery > 0 && c.RoundEvery < time.Millisecond, "RoundEvery is %v: at least 1ms", c.RoundEvery)
 	f.if_(c.PageBytes < 0, "PageBytes is %d: not negative", c.PageBytes)
+	c.Retention.validate(&f)
 	served := 0
 	for i := range c.Sinks {
 		s := &c.Sinks[i]

@@ -222,6 +222,10 @@ type SinkStatus struct {
 	Rate            float64 // messages published a second, since five whole minutes ago
 	PartitionsOwned int     // by relays, living or not yet taken over
 	PartitionsFree  int
+	// RetentionHeld is for how long retention has waited for this sink: what the sink has not passed, whether it takes it or
+	// not, would have been removed so long ago. By created_at, and without what was committed late; 0: it waits for nothing,
+	// or no relay looks after retention.
+	RetentionHeld time.Duration
 	// LastSettle is when a relay last wrote a cursor of the sink: by a settle, as it joined or, where none is registered
 	// any more, as it left. Zero: never.
 	LastSettle time.Time

@@ -144,7 +144,7 @@ func (db *DB) publishedAfter(k *sink, d *dead) int {
 
 // committed returns the row with this id if its transaction was committed.
 func (s *state) committed(id outbox.ID) *row {
-	r := s.ids[id]
+	r := s.known(id)
 	if r == nil {
 		return nil
 	}
@@ -275,6 +275,7 @@ func (a *Admin) Status(ctx context.Context) (store.Status, error) {
 	for _, k := range a.db.state.sinks {
 		s := k.status(now)
 		s.Pauses = k.endPauses(now)
+		s.RetentionHeld = a.db.state.held(k, now)
 		for _, r := range a.db.state.relays {
 			if settings, serves := r.settings[k.name]; serves && r.ends.After(now) {
 				s.Serving = append(s.Serving, store.Serving{Relay: r.name, Settings: settings})

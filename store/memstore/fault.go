@@ -20,6 +20,7 @@ const (
 	OpSettle    Op = "settle"
 	OpGiveBack  Op = "give back"
 	OpClose     Op = "close"
+	OpRetain    Op = "retain"
 	OpCommit    Op = "commit" // of a producer's transaction
 )
 

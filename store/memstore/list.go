@@ -92,6 +92,11 @@ func (q query) fields(r *row, at time.Time) bool {
 	return (q.ID.IsZero() || q.ID == r.ID) && (q.Since.IsZero() || !at.Before(q.Since)) && (q.Until.IsZero() || at.Before(q.Until))
 }
 
+// exceptional reports whether only parked and dead messages can be meant.
+func (q query) exceptional() bool {
+	return q.State == store.StateParked || q.State == store.StateDead || q.State == "" && (q.Reason != "" || q.Code != "" || q.Attempts > 0)
+}
+
 // states says whether one of the sinks' states is what the filter asks for.
 func (q query) states(states []store.SinkState) bool {
 	if q.State == "" && q.Reason == "" && q.Code == "" && q.Attempts == 0 {
@@ -126,6 +131,11 @@ func (a *Admin) Messages(ctx context.Context, f store.Filter) (store.MessageList
 			if place(r).compare(q.after) < 0 && q.fields(r, r.CreatedAt) {
 				rows = append(rows, r)
 			}
+		}
+	}
+	for _, r := range a.db.state.ids { // copies that are parked or dead, without their row in the log
+		if r.gone && q.exceptional() && a.db.state.kept(r) && place(r).compare(q.after) < 0 && q.fields(r, r.CreatedAt) {
+			rows = append(rows, r)
 		}
 	}
 	slices.SortFunc(rows, func(a, b *row) int { return place(b).compare(place(a)) })

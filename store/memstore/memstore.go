@@ -54,12 +54,17 @@ type state struct {
 	sinks   []*sink // in order of their names
 	audit   []AuditLine
 	paused  int64 // the last pause's number
+
+	marks     []mark // when the numbers were given, oldest first
+	retention time.Duration
+	retains   bool // a relay looks after retention
 }
 
-// row is a message as it was written; never changed.
+// row is a message as it was written; never changed, but that retention takes it out of the log.
 type row struct {
 	outbox.Record
-	tx uint64
+	tx   uint64
+	gone bool
 }
 
 // AuditLine is one act of a person.

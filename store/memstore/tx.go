@@ -173,7 +173,7 @@ func (w *Writer) insert(tx *Tx, ms []outbox.Message) ([]outbox.Receipt, error) {
 	receipts := make([]outbox.Receipt, len(ms))
 	now := tx.db.now().UTC()
 	for i, m := range ms {
-		r := s.ids[m.ID]
+		r := s.known(m.ID)
 		if r != nil && !w.config.IgnoreDuplicates {
 			tx.failed = true
 			return nil, &outbox.Error{

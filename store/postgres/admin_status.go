@@ -36,9 +36,31 @@ func (a *Admin) Status(ctx context.Context) (s store.Status, err error) {
 		for i := range s.Sinks {
 			s.Sinks[i].Pauses = store.OfSink(pauses, s.Sinks[i].Name)
 		}
-		return a.addUnrouted(ctx, tx, &s)
+		if err := a.addUnrouted(ctx, tx, &s); err != nil {
+			return err
+		}
+		return a.addRetention(ctx, tx, &s)
 	})
 	return s, err
+}
+
+// addRetention fills in what retention waits for.
+func (a *Admin) addRetention(ctx context.Context, tx pgx.Tx, s *store.Status) error {
+	rows, err := tx.Query(ctx, a.sql["retention"], "")
+	if err != nil {
+		return err
+	}
+	var sink string
+	var us int64
+	_, err = pgx.ForEachRow(rows, []any{&sink, &us}, func() error {
+		for i := range s.Sinks {
+			if s.Sinks[i].Name == sink {
+				s.Sinks[i].RetentionHeld = max(time.Duration(us)*time.Microsecond, 0)
+			}
+		}
+		return nil
+	})
+	return err
 }
 
 func (a *Admin) addUnrouted(ctx context.Context, tx pgx.Tx, s *store.Status) error {

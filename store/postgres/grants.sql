@@ -17,24 +17,25 @@ GRANT SELECT (id, partition_id, seq, txid) ON outbox_messages TO onward_producer
 GRANT SELECT, INSERT, UPDATE ON outbox_keys TO onward_producer;
 GRANT EXECUTE ON FUNCTION outbox_written(uuid[]) TO onward_producer;
 
--- A relay reads the log and never writes it. UPDATE on its sequence: places of scheduled messages; on outbox_meta: the lineage. In
+-- A relay reads the log and never writes it; retention deletes from it. UPDATE on its sequence: places of scheduled messages; on outbox_meta: the lineage. In
 -- outbox_asleep a relay that sleeps leaves its mark.
-GRANT SELECT ON outbox_messages, outbox_meta, outbox_audit TO onward_relay;
+GRANT SELECT ON outbox_meta, outbox_audit TO onward_relay;
+GRANT SELECT, DELETE ON outbox_messages TO onward_relay;
 GRANT SELECT, UPDATE ON SEQUENCE outbox_messages_seq_seq, outbox_asleep TO onward_relay;
 GRANT UPDATE ON outbox_meta TO onward_relay;
 GRANT INSERT ON outbox_audit TO onward_relay;
 GRANT SELECT, INSERT, UPDATE ON outbox_sinks, outbox_partitions TO onward_relay;
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_relays, outbox_cursors, outbox_parked TO onward_relay;
-GRANT SELECT, INSERT, DELETE ON outbox_progress TO onward_relay;
+GRANT SELECT, INSERT, DELETE ON outbox_attempts, outbox_positions, outbox_progress, outbox_marks TO onward_relay;
 -- A settle locks the pauses that it parks under, which asks for UPDATE; those that have ended are deleted in passing.
 GRANT SELECT, UPDATE, DELETE ON outbox_pauses TO onward_relay;
-GRANT SELECT, INSERT ON outbox_dead, outbox_attempts, outbox_positions, outbox_incarnation TO onward_relay;
+GRANT SELECT, INSERT ON outbox_dead, outbox_incarnation TO onward_relay;
 GRANT EXECUTE ON FUNCTION outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]), outbox_sweep_pauses(text),
-    outbox_rebase(text) TO onward_relay;
+    outbox_rebase(text), outbox_expire(interval, text, uuid) TO onward_relay;
 
 -- People change nothing but through these functions, which audit.
 GRANT SELECT ON outbox_messages, outbox_meta, outbox_sinks, outbox_relays, outbox_partitions, outbox_cursors, outbox_parked,
-    outbox_dead, outbox_attempts, outbox_positions, outbox_progress, outbox_audit, outbox_keys, outbox_incarnation, outbox_pauses,
+    outbox_dead, outbox_attempts, outbox_positions, outbox_progress, outbox_audit, outbox_keys, outbox_marks, outbox_incarnation, outbox_pauses,
     outbox_status, outbox_pending TO onward_admin, onward_viewer;
 GRANT EXECUTE ON FUNCTION outbox_read_status(text), outbox_late(), outbox_partition(text), outbox_published(uuid) TO onward_admin, onward_viewer;
 GRANT SELECT ON SEQUENCE outbox_messages_seq_seq, outbox_asleep TO onward_admin, onward_viewer;

@@ -87,7 +87,7 @@ func (s *Store) register(ctx context.Context, m *member, sink store.Sink) error 
 			b.Queue(s.text("join"), m.ID.String(), sink.Name, sink.Settings)
 			b.Queue(s.text("held_by"), m.ID.String(), sink.Name, m.NoLeasing)
 		}, func(r pgx.BatchResults) error {
-			if _, err := r.Exec(); err != nil {
+			if err := sinkQueued(r); err != nil {
 				return err
 			}
 			if err := r.QueryRow().Scan(&rows); err != nil {

@@ -114,6 +114,9 @@ func (g *rig) plans(q question) (plans []node) {
 			if _, err := tx.Exec(ctx, settings); err != nil {
 				return err
 			}
+			if _, err := tx.Exec(ctx, `SELECT set_config('onward.retains', 'true', true)`); err != nil {
+				return err
+			}
 			if _, err := tx.Exec(ctx, "SET LOCAL plan_cache_mode = "+mode); err != nil {
 				return err
 			}

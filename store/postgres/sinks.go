@@ -18,23 +18,31 @@ func (s *Store) Register(ctx context.Context, sink store.Sink) error {
 	if err := s.incarnate(ctx, ""); err != nil {
 		return fmt.Errorf("register sink: %w", err)
 	}
-	err := s.trip(ctx, "", func(b *pgx.Batch) { queueSink(b, s, sink) }, func(r pgx.BatchResults) error {
-		_, err := r.Exec()
-		return err
-	})
+	err := s.trip(ctx, "", func(b *pgx.Batch) { queueSink(b, s, sink) }, sinkQueued)
 	if err != nil {
 		return fmt.Errorf("register sink: %w", err)
 	}
 	return nil
 }
 
+// queueSink queues the registration of a sink; sinkQueued takes the answers.
 func queueSink(b *pgx.Batch, s *Store, sink store.Sink) {
+	b.Queue(s.text("lock_sinks"))
 	var since *time.Time
 	if !sink.Start.Since.IsZero() {
 		since = &sink.Start.Since
 	}
 	b.Queue(s.text("sink"), sink.Name, texts(sink.Topics), texts(sink.Exclude), expression(sink.Topics), expression(sink.Exclude),
 		sink.Start.Latest, since)
+}
+
+func sinkQueued(r pgx.BatchResults) error {
+	for range 2 {
+		if _, err := r.Exec(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func texts(patterns []outbox.Pattern) []string {

@@ -51,6 +51,10 @@ type Store struct {
 	members  map[outbox.ID]*member // the registrations of this Store's relays
 	sessions map[*Session]bool
 	vouched  string // the token under which the rows were found to be of this server's numbering
+
+	partitions int
+	retaining  sync.Mutex // guards sweep
+	sweep      sweep
 }
 
 var _ store.Store = (*Store)(nil)
@@ -59,9 +63,9 @@ var _ store.Store = (*Store)(nil)
 const oldestServer = 140000
 
 // Open returns the outbox of the configuration after it has checked that it can be used. It changes nothing in the
-// database; the pool stays the caller's. It needs a connection for a read, one for a settle, and two for leases and
-// parked messages: a pool of 4 or more. While relays run, one more connection, which does not count against the pool's limit,
-// hears that messages were committed.
+// database; the pool stays the caller's. It needs a connection for a read, one for a settle, two for leases and
+// parked messages, and one for retention: a pool of 5 or more. While relays run, one more connection, which does not count against
+// the pool's limit, hears that messages were committed.
 //
 // Errors: outbox.ErrIdentifierInvalid, outbox.ErrConfigInvalid, those of Info, and store.ErrDatabaseUnsupported where
 // Config.PublishWhen cannot come true.
@@ -83,9 +87,11 @@ func Open(ctx context.Context, pool *pgxpool.Pool, c Config) (*Store, error) {
 	if err := s.checkPooler(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := s.Info(ctx); err != nil {
+	info, err := s.Info(ctx)
+	if err != nil {
 		return nil, err
 	}
+	s.partitions = info.Partitions
 	if err := s.checkPublish(ctx); err != nil {
 		return nil, err
 	}

@@ -143,6 +143,11 @@ func (a *Admin) Status(ctx context.Context) (status store.Status, err error) {
 			if err == nil {
 				err = c.exceptions(&status.Sinks[i])
 			}
+			var held orZero
+			if err == nil {
+				_, err = c.row("held", []any{cursors[i]}, &held)
+				status.Sinks[i].RetentionHeld = time.Duration(min(max(held, 0), 9e15)) * time.Microsecond
+			}
 		}
 		if err == nil {
 			err = c.unrouted(&status)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,6 +64,7 @@ type Store struct {
 	writer        *line
 	mu            sync.Mutex
 	sessions      map[*Session]bool
+	sweep         sweep
 	schemaVersion int
 }
 
@@ -84,6 +86,7 @@ func Open(ctx context.Context, db *sql.DB, c Config) (*Store, error) {
 		}
 	}
 	statements := n.statements("session")
+	maps.Copy(statements, n.statements("retention"))
 	s := &Store{
 		db: db, names: n, log: c.Logger, sessions: map[*Session]bool{}, schemaVersion: schemaVersion,
 		reader: newLine(db, statements, c.BusyTimeout), writer: newLine(db, statements, c.BusyTimeout),

@@ -32,6 +32,7 @@ type schedule struct {
 	excused map[string]bool // may come twice: a relay that handed it over was lost before it was settled
 	history []string
 	n, tx   int
+	retains store.Retainer // nil: the store does not
 }
 
 type openTx struct {
@@ -62,6 +63,7 @@ func (s *suite) schedules(parks bool) {
 			suite: s, Rand: rand.New(rand.NewPCG(seed, round)), ledger: newLedger(), excused: map[string]bool{}, //nolint:gosec // repeatable
 			parks: parks, keys: append(s.keysTogether(2), fmt.Sprint("x", round), fmt.Sprint("y", round), ""),
 		}
+		c.retains, _ = s.open().(store.Retainer)
 		for range steps {
 			c.step()
 		}
@@ -90,6 +92,10 @@ func (c *schedule) step() {
 		c.Advance(time.Duration(c.Int64N(int64(c.ShortLease))))
 	case n < 42 && c.parks:
 		c.person()
+	case n < 48 && c.retains != nil:
+		did, err := c.retains.Retain(c.ctx, store.Retention{})
+		c.ok(err, "retain")
+		c.note("retention removes %d", did.Messages)
 	default:
 		c.stepWorker(c.workers[c.IntN(len(c.workers))])
 	}

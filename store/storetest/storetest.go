@@ -83,7 +83,7 @@ func (t transaction[T]) Rollback(ctx context.Context) error { return t.rollback(
 // Run runs the suite; each test asks for an outbox of its own and runs in parallel with the others.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
-	for _, group := range [][]spec{writing, joining, sinks, reading, waking, late, serial, settling, parking, outcomes, losing, passes, acts, pauses, keys, years, lists, progress, together, random} {
+	for _, group := range [][]spec{writing, joining, sinks, reading, waking, late, serial, settling, parking, outcomes, losing, passes, acts, pauses, keys, years, lists, progress, retention, together, random} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

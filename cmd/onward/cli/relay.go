@@ -234,6 +234,11 @@ func relayConfig(c *config.Config) relay.Config {
 		Name: c.Relay.Name, Lease: c.Relay.Lease, Heartbeat: c.Relay.Heartbeat, PollMin: c.Relay.PollMin, PollMax: c.Relay.PollMax,
 		Wakeup: c.Relay.Wakeup, ShutdownGrace: c.Relay.ShutdownGrace, Page: c.Relay.Page, PageBytes: int(c.Relay.PageBytes), Version: version().Version,
 	}
+	rc.Retention.Published = c.Retention.Published
+	if c.Retention.Published == 0 { // 0 is the default in Go
+		rc.Retention.Published = relay.AtOnce
+	}
+	rc.Retention.Dead, _ = c.Retention.Expiry() // checked with the configuration
 	for _, s := range c.Sinks {
 		sink := relay.Sink{
 			Name: s.Name, Selection: s.Selection(), Disabled: !s.Enabled, OnDead: s.OnDead, RecordPositions: s.RecordPositions, PublishTimeout: s.PublishTimeout,

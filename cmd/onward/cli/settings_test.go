@@ -58,6 +58,8 @@ var others = map[string]string{
 	"topics[].require_key":       "true",
 	"topics[].on_dead":           "skip",
 	"topics[].max_payload":       "7KiB",
+	"retention.published":        "0",
+	"retention.dead":             "7d",
 	"telemetry.log.level":        "error",
 	"telemetry.log.format":       "text",
 

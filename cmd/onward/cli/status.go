@@ -57,6 +57,9 @@ It reads little at any size of the outbox, and changes nothing.`,
 	}
 }
 
+// heldAWhile is when retention has waited for a sink for longer than a busy one lets it.
+const heldAWhile = time.Minute
+
 // sayNext says what a person who looks at this wants to do next.
 func (a *app) sayNext(s *store.Status) {
 	dead := int64(0)
@@ -76,6 +79,11 @@ func (a *app) sayNext(s *store.Status) {
 			topics = append(topics, fmt.Sprintf("%s (%s)", t.Topic, count(t.Messages)))
 		}
 		a.say("warning: no sink takes these topics, of the newest %s: %s", plural(int(s.UnroutedOf), "message"), strings.Join(topics, ", "))
+	}
+	for i := range s.Sinks {
+		if k := &s.Sinks[i]; k.RetentionHeld > heldAWhile {
+			a.say("retention is held by sink %s: it has not passed messages that would have been removed %s ago", k.Name, span(k.RetentionHeld))
+		}
 	}
 	if s.RelaysLive == 0 {
 		a.say("no relay runs, so nothing is published: `onward relay` starts one")

@@ -149,6 +149,7 @@ type sinkStatusView struct {
 	PartitionsOwned int                    `json:"partitions_owned"`
 	PartitionsFree  int                    `json:"partitions_free"`
 	LastSettle      *time.Time             `json:"last_settle,omitempty"`
+	RetentionHeld   float64                `json:"retention_held_ms,omitempty"` // for so long it has waited for this sink
 }
 
 func viewStatus(s *store.Status) statusView {
@@ -164,6 +165,7 @@ func viewStatus(s *store.Status) statusView {
 			Serving: append([]store.Serving{}, k.Serving...), Differs: differs(k), Backlog: k.Backlog, BacklogAtLeast: k.BacklogAtLeast, LagMS: millis(k.Lag), Parked: k.Parked,
 			BlockedKeys: k.BlockedKeys, Pauses: k.Pauses, Dead: k.Dead, CountsAtLeast: k.CountsAtLeast, Published: k.Published, Rate: math.Round(k.Rate*1000) / 1000,
 			PartitionsOwned: k.PartitionsOwned, PartitionsFree: k.PartitionsFree, LastSettle: optionalTime(k.LastSettle),
+			RetentionHeld: millis(k.RetentionHeld),
 		})
 	}
 	return v

@@ -10,7 +10,8 @@
 -- live rows says nothing: a number, with no share and no delay. Whatever reads them walks over the dead rows in between.
 
 -- What is true of this outbox as a whole: schema (version), partitions, hash; and of its numbering: lineage, floor, the server's
--- system_identifier, the token of its life (incarnation), when that last changed (incarnated), and what a rebase found (rebased).
+-- system_identifier, the token of its life (incarnation), when that last changed (incarnated), and what a rebase found (rebased); and the
+-- retention of published messages, in microseconds, as the relay has it that looks after it.
 CREATE TABLE outbox_meta (
     name  text PRIMARY KEY,
     value text NOT NULL
@@ -20,6 +21,7 @@ INSERT INTO outbox_meta (name, value) VALUES
     ('hash', 'sha256'),
     ('lineage', '1'),
     ('floor', '0'),
+    ('retention', ''),
     ('incarnation', ''),
     ('incarnated', ''),
     ('rebased', '');
@@ -299,6 +301,13 @@ CREATE TABLE outbox_keys (
     key_seq       bigint NOT NULL
 ) WITH (fillfactor = 70,        -- room for the next number of a busy key on the same page
         autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+-- How far the log went at some times: what has a number up to seq was written before. Retention goes by it, because created_at
+-- is the producer's to choose.
+CREATE TABLE outbox_marks (
+    at  timestamptz PRIMARY KEY,
+    seq bigint NOT NULL
+);
 
 -- The token of this life of the server. Unlogged on purpose: PostgreSQL empties it in crash recovery and in a promoted or
 -- restored server, which is exactly when commits may have been lost. A dump would carry it into another server; the values of

@@ -268,9 +268,54 @@ BEGIN
             jsonb_build_object('kind', kind, 'name', name, 'paused_by', over.actor, 'paused_at', over.created_at, 'paused_for', over.reason));
 END $$;
 
+-- Discards dead letters that died longer ago than this, of at most 200 that come after a place in the order of sink and id.
+-- Returns where it ended (empty: at the end of all) and how many it discarded. What a person requeued or discarded meanwhile is
+-- left. ON005 not in READ COMMITTED.
+CREATE FUNCTION outbox_expire(age interval, after_sink text, after_id uuid, OUT last_sink text, OUT last_id uuid, OUT discarded int)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    read     int := 0;
+    d        record;
+    one      text;
+    old      uuid[];
+    parts    int[];
+    keys     text[];
+BEGIN
+    PERFORM outbox_check_isolation();
+    discarded := 0;
+    FOR d IN SELECT l.sink, l.id FROM outbox_dead l WHERE (l.sink, l.id) > (after_sink, after_id) ORDER BY l.sink, l.id LIMIT 200 LOOP
+        read := read + 1;
+        last_sink := d.sink;
+        last_id := d.id;
+    END LOOP;
+    -- One sink after the other, in order: the lines of each are held to the end.
+    FOR one IN SELECT DISTINCT l.sink FROM outbox_dead l
+               WHERE (l.sink, l.id) > (after_sink, after_id) AND (l.sink, l.id) <= (last_sink, last_id)
+                 AND l.last_failure < clock_timestamp() - age ORDER BY l.sink LOOP
+        SELECT array_agg(l.id), array_agg(l.partition_id) INTO old, parts FROM outbox_dead l
+        WHERE l.sink = one AND (l.sink, l.id) > (after_sink, after_id) AND (l.sink, l.id) <= (last_sink, last_id)
+          AND l.last_failure < clock_timestamp() - age;
+        PERFORM outbox_lock_lines(one, parts);
+        WITH gone AS (
+            DELETE FROM outbox_dead l WHERE l.sink = one AND l.id = ANY (old) AND l.last_failure < clock_timestamp() - age RETURNING l.*),
+        told AS (
+            INSERT INTO outbox_audit (actor, action, sink, message_id, reason, detail)
+            SELECT 'retention', 'discard', one, g.id, format('dead since %s, longer than retention.dead (%s)', g.last_failure, age),
+                   jsonb_build_object('was', 'dead', 'code', g.code, 'topic', g.topic, 'type', g.type, 'key', g.partition_key, 'seq', g.seq)
+            FROM gone g)
+        SELECT array_agg(g.partition_id), array_agg(g.partition_key), discarded + count(*) INTO parts, keys, discarded FROM gone g;
+        PERFORM outbox_promote(one, parts, keys);
+    END LOOP;
+    IF read < 200 THEN
+        last_sink := NULL;
+        last_id := NULL;
+    END IF;
+END $$;
+
 -- Who may is said by the grants; everybody may nothing.
 REVOKE ALL ON FUNCTION outbox_written(uuid[]), outbox_wake(text), outbox_lock_lines(text, int[]), outbox_promote(text, int[], text[]),
     outbox_check_isolation(), outbox_refuse_act(text, uuid), outbox_published_after(text, int, text, bigint),
     outbox_requeue(text, uuid, boolean, text), outbox_discard(text, uuid, text, text),
     outbox_remove_sink(text, text, text), outbox_sweep_pauses(text), outbox_pause(text, text, text, text, timestamptz, text),
-    outbox_resume(text, text, text, text, text) FROM PUBLIC;
+    outbox_resume(text, text, text, text, text), outbox_expire(interval, text, uuid) FROM PUBLIC;

@@ -9,12 +9,13 @@
 -- One connection writes at a time, and numbers are given while it holds the write lock: the order of seq is the order of
 -- commits. So a sink's cursor is one number, and there is one partition.
 
--- What is true of this outbox as a whole: schema (version), partitions, lineage, floor.
+-- What is true of this outbox as a whole: schema (version), partitions, lineage, floor, retention (of published messages, in
+-- microseconds, as the relay has it that looks after it).
 CREATE TABLE outbox_meta (
     name  TEXT NOT NULL PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO outbox_meta (name, value) VALUES ('partitions', '1'), ('lineage', '1'), ('floor', '0');
+INSERT INTO outbox_meta (name, value) VALUES ('partitions', '1'), ('lineage', '1'), ('floor', '0'), ('retention', '');
 
 -- The log. Rows are inserted once and never updated; retention deletes old ones. AUTOINCREMENT: a number whose row was
 -- deleted is never given again, or cursors would pass over the row that gets it.
@@ -244,6 +245,13 @@ CREATE TABLE outbox_keys (
     partition_key TEXT    NOT NULL PRIMARY KEY,
     key_seq       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- How far the log went at some times: what has a number up to seq was written before. Retention goes by it, because created_at
+-- is the producer's to choose.
+CREATE TABLE outbox_marks (
+    at  INTEGER NOT NULL PRIMARY KEY,
+    seq INTEGER NOT NULL
+) STRICT;
 
 -- After the row is stored, because only then its default id is known. An id is taken while its message is parked or dead,
 -- which may outlive its row in the log. A number that somebody chose must not lie below what was given out already: no

@@ -40,6 +40,11 @@ FROM outbox_relays r WHERE r.leased_until > :now AND EXISTS (SELECT 1 FROM json_
 SELECT topic, count(*), min(created_at)
 FROM (SELECT topic, created_at FROM outbox_messages WHERE seq > ?1 ORDER BY seq LIMIT 100001) GROUP BY topic;
 
+-- For how long retention has waited for a sink: what its cursor has not passed is so much older than the retention.
+-- name: held
+SELECT :now - (SELECT created_at FROM outbox_messages WHERE seq > ?1 ORDER BY seq LIMIT 1) - CAST(value AS INTEGER)
+FROM outbox_meta WHERE name = 'retention' AND value <> '';
+
 -- name: recent
 SELECT topic, count(*) FROM (SELECT topic FROM outbox_messages ORDER BY seq DESC LIMIT 100000) GROUP BY topic;
 

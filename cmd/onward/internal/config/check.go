@@ -49,6 +49,9 @@ func (c *Config) check(need Need, found Faults) Faults {
 	for i := range c.Topics {
 		k.topic("topics["+strconv.Itoa(i)+"]", &c.Topics[i])
 	}
+	dead, err := c.Retention.Expiry()
+	k.that(err == nil, "retention.dead", "%q is neither never nor a duration: write for example 720h or 30d", c.Retention.Dead)
+	k.that(err != nil || c.Retention.Dead == "never" || dead >= time.Minute, "retention.dead", "is %v, the least is 1m; never keeps them", dead)
 	k.oneOf("telemetry.log.level", c.Telemetry.Log.Level, "debug", "info", "warn", "error")
 	k.oneOf("telemetry.log.format", c.Telemetry.Log.Format, "auto", "text", "json")
 	return k.faults

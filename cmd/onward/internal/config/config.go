@@ -20,6 +20,7 @@ type Config struct {
 	Relay     Relay     `key:"relay"`
 	Sinks     []Sink    `key:"sinks"`
 	Topics    []Topic   `key:"topics"`
+	Retention Retention `key:"retention"`
 	Telemetry Telemetry `key:"telemetry"`
 
 	places map[string]place // of each setting that was made
@@ -116,6 +117,20 @@ type Topic struct {
 	RequireKey bool     `key:"require_key" default:"false" note:"a message without a key becomes a dead letter"`
 	OnDead     string   `key:"on_dead" note:"block or skip; default: the sink's"`
 	MaxPayload ByteSize `key:"max_payload" default:"1MiB" note:"a larger payload becomes a dead letter"`
+}
+
+// Retention is what may be removed, once every sink has passed it.
+type Retention struct {
+	Published time.Duration `key:"published" default:"24h" note:"how long messages stay after they were written, and every sink has passed them; 0: no longer than that"`
+	Dead      string        `key:"dead" default:"never" note:"how long dead letters stay: never removed, or at least 1m; then they are discarded, which is audited"`
+}
+
+// Expiry is how long dead letters stay; 0: for ever.
+func (r *Retention) Expiry() (time.Duration, error) {
+	if r.Dead == "never" {
+		return 0, nil
+	}
+	return parseDuration(r.Dead)
 }
 
 // Telemetry is what the program says of itself.
