@@ -53,8 +53,9 @@ func (m *Machine) heed() {
 	m.reading.at, m.reading.heeded = m.now, true
 }
 
-// noteFound: a read found something. woken: it followed a hint.
-func (m *Machine) noteFound(woken bool) {
+// noteFound: a read found something. woken: it followed a hint. first is how soon to poll when the next one finds nothing: where
+// messages come every few milliseconds the next is about to come.
+func (m *Machine) noteFound(woken bool) (first time.Duration) {
 	r := &m.reading
 	if woken {
 		r.doubted = false
@@ -62,12 +63,17 @@ func (m *Machine) noteFound(woken bool) {
 		r.doubted = true
 	}
 	r.pause, r.deaf = 0, 0
-	if soon := 2 * m.rules.PollMin; m.now-r.asked <= soon && r.asked > r.found {
+	soon, first := 2*m.rules.PollMin, m.rules.PollMin
+	if r.found > 0 && m.now-r.found <= soon {
+		first /= 4
+	}
+	if m.now-r.asked <= soon && r.asked > r.found {
 		r.linger = min(max(2*r.linger, soon), m.rules.PollMax)
 	} else if m.now-r.found > 2*soon {
 		r.linger = 0
 	}
 	r.found = m.now
+	return first
 }
 
 // misled paces the reads after a hint that led to nothing.

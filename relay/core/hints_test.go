@@ -214,3 +214,20 @@ func TestHintsAreForMessagesWithTimeBetweenThem(t *testing.T) {
 		}
 	}
 }
+
+// Where messages come every few milliseconds the first poll that finds nothing is soon followed by another one; else after PollMin.
+func TestAStreamOfMessagesIsPolledMoreOften(t *testing.T) {
+	t.Parallel()
+	for every, want := range map[time.Duration]time.Duration{3 * time.Millisecond: 500 * time.Microsecond, 10 * time.Millisecond: 2 * time.Millisecond} {
+		s := sleep(t, Rules{})
+		for range 3 {
+			s.pass(every)
+			s.step(Woken{})
+			s.give("-")
+		}
+		s.empty()
+		if got := s.m.reading.at - s.now; got != want {
+			t.Errorf("messages come every %v: the next poll is after %v, want %v", every, got, want)
+		}
+	}
+}

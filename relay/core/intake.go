@@ -93,8 +93,7 @@ func (m *Machine) pace(more bool) {
 	r.heeded, r.empty = false, !more
 	switch {
 	case more:
-		m.noteFound(woken)
-		r.at, r.interval = m.now, m.rules.PollMin
+		r.at, r.interval = m.now, m.noteFound(woken)
 	case r.missed: // a hint that came while the read was out is of what may lie behind it
 		m.heed()
 	case woken:
