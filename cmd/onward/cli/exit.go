@@ -154,8 +154,15 @@ func connectHint(err error) string {
 		return "create the database, or correct its name in database.url"
 	case strings.HasPrefix(pg.Code, "28"): // authentication, and what pg_hba.conf says
 		return "the server runs, and refuses this user, password or address: correct database.url, or what the server allows"
+	case forgets(pg):
+		return "database.url leads to a pooler that keeps neither settings nor prepared statements: set database.prepared_statements to false"
 	}
 	return ""
+}
+
+// forgets reports what a pooler says that keeps neither a session's settings nor its prepared statements.
+func forgets(pg *pgconn.PgError) bool {
+	return pg.Code == "08P01" && strings.Contains(pg.Message, "startup parameter") || pg.Code == "26000" || pg.Code == "42P05"
 }
 
 func (a *app) hints(err error) []string {

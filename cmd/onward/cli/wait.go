@@ -66,7 +66,7 @@ func mends(err error) bool {
 			"3D000": // the database does not exist yet
 			return true
 		}
-		return strings.HasPrefix(pg.Code, "08") // connection exceptions
+		return strings.HasPrefix(pg.Code, "08") && !forgets(pg) // connection exceptions
 	}
 	return unreachable(err)
 }
