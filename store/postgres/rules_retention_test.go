@@ -296,7 +296,7 @@ func TestRetentionAndRegistrationsTakeTurns(t *testing.T) {
 func TestRetentionTouchesFewPages(t *testing.T) {
 	t.Parallel()
 	const partitions, chunk = 16, 1024
-	rows := sizeOf(t, "ONWARD_TEST_RETAINED_ROWS", 20_000)
+	rows := sizeOf(t, "ONWARD_TEST_RETAINED_ROWS", 6_000)
 	g := newRig(t, partitions)
 	g.Exec(t, `ALTER TABLE `+g.Table("messages")+` SET (autovacuum_enabled = off)`)
 	s := g.join(func(r *store.Relay) { r.Page = 4096 })

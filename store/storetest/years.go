@@ -6,7 +6,9 @@ import (
 	"github.com/onwardhq/onward/store"
 )
 
-var years = []spec{{"YearsOneAndNineThousandAreTimes", farYears}}
+var years = []spec{
+	{"YearsOneAndNineThousandAreTimes", farYears},
+}
 
 // The first and the last time that a message can name: the one is now, the other one waits alone, and nobody is asked to look
 // for it before its time.
