@@ -18,7 +18,7 @@ func TestThroughAPooler(t *testing.T) {
 	d.environ = append(d.environ, "ONWARD_DATABASE__URL="+url, "ONWARD_DATABASE__LISTEN_URL="+direct,
 		"ONWARD_SINKS__0__NAME=s", "ONWARD_SINKS__0__URL=discard:")
 	const hint = "set database.prepared_statements to false"
-	for _, command := range [][]string{{"migrate", "up"}, {"status"}, {"relay"}} {
+	for _, command := range [][]string{{"status"}, {"relay"}} { // migrate uses one connection, for which it may go well
 		if r := d.run(t, command...); r.code == 0 || !strings.Contains(r.err, hint) {
 			t.Errorf("%v without the setting: exit %d\n%s", command, r.code, r.err)
 		}
