@@ -30,7 +30,7 @@ func (s *Store) checkPooler(ctx context.Context) error {
 	}
 	defer conn.Release()
 	var pid uint32
-	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&pid); err != nil {
 		return fmt.Errorf("%s: %w", opOpen, err)
 	}
 	if pid == conn.Conn().PgConn().PID() {
@@ -61,7 +61,7 @@ func (s *Store) keepsStatements(ctx context.Context, conn *pgx.Conn) error {
 	}
 	defer func() { _ = conn.Deallocate(context.WithoutCancel(ctx), name) }()
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT 1`, pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT 1`, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
 		_, err := conn.Exec(ctx, name)
