@@ -75,7 +75,7 @@ func (a *app) reportDemo(r *demo.Report) error {
 	if !r.Holds {
 		verdict = p("The proof FAILED", red)
 	} else if len(r.NotSent) > 0 {
-		verdict += "; what is not sent is named above"
+		verdict += "; the rest is named above"
 	}
 	b.WriteString("\n" + verdict + ".\n")
 	_, err := io.WriteString(a.out(), b.String())
