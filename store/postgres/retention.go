@@ -47,7 +47,7 @@ func (s *Store) Retain(ctx context.Context, r store.Retention) (done store.Retai
 	began := time.Now()
 	step := w.step(r)
 	var leads, may bool
-	err = s.trip(ctx, "onward/retention", func(b *pgx.Batch) {
+	err = s.trip(ctx, "onward retention", func(b *pgx.Batch) {
 		id := ""
 		if !r.Relay.IsZero() {
 			id = r.Relay.String()
