@@ -18,8 +18,11 @@ var (
 )
 
 // pauses returns those of a sink, or of all, that have not ended.
-func (c *call) pauses(sink string) (all []store.Pause, err error) {
-	err = c.query("pauses", []any{sink}, func(rows *sql.Rows) (bool, error) {
+func (c *call) pauses(sink string) ([]store.Pause, error) { return c.pausesOf(sink, "", "") }
+
+// pausesOf returns the pauses of a sink (empty: of all), of one kind and name where the kind is not empty.
+func (c *call) pausesOf(sink string, kind store.PauseKind, name string) (all []store.Pause, err error) {
+	err = c.query("pauses", []any{sink, string(kind), name}, func(rows *sql.Rows) (bool, error) {
 		var p store.Pause
 		var created int64
 		var expires sql.NullInt64
@@ -76,9 +79,9 @@ func (a *Admin) Pause(ctx context.Context, act store.PauseAct) (made store.Pause
 		if _, err := c.exec("pause", act.Sink, string(act.Kind), act.Name, act.Reason, actor, ends); err != nil {
 			return nil, err
 		}
-		all, err := c.pauses(act.Sink)
-		if i := slices.IndexFunc(all, func(p store.Pause) bool { return p.Kind == act.Kind && p.Name == act.Name }); i >= 0 {
-			made = all[i]
+		all, err := c.pausesOf(act.Sink, act.Kind, act.Name)
+		if len(all) > 0 {
+			made = all[0]
 		}
 		return map[string]any{"kind": act.Kind, "name": act.Name, "expires_at": made.ExpiresAt}, err
 	})

@@ -41,7 +41,7 @@ WHERE sink = ?1 AND partition_key = ?2 AND due_at IS NOT NULL AND reason <> 'sch
 -- The pauses of a sink, or of all, that have not ended.
 -- name: pauses
 SELECT id, sink, kind, name, reason, actor, created_at, expires_at FROM outbox_pauses
-WHERE (?1 = '' OR sink = ?1) AND (expires_at IS NULL OR expires_at > :now);
+WHERE (?1 = '' OR sink = ?1) AND (?2 = '' OR kind = ?2 AND name = ?3) AND (expires_at IS NULL OR expires_at > :now);
 
 -- Pauses that have ended and hold nothing any more.
 -- name: sweep_pauses
