@@ -51,8 +51,9 @@ type slot struct {
 	// seq is L as the reads issued have left it. behind: there may be rows above it that the group's snapshot sees.
 	seq    int64
 	behind bool
+	asked  bool // for rows above it, since the slot was taken in
 	more   bool // it may have rows that wait: it was not read to its end since it last gave all it was asked for
-	filled bool // gave all that the last read asked for
+	filled bool // gave all that it was asked for last
 	// caught: the late rows of the cursor that it was loaded with have come. Until then its parked rows do not go out: the
 	// read would not know them again, and they would come twice.
 	caught bool

@@ -110,8 +110,12 @@ func (r *request) exhausted() bool {
 
 // share deals the room out to at most most partitions: those that gave all they were asked for last time first, then the
 // others in turn. The first sort gets four times as much. Where nothing is known to wait, all partitions are asked at
-// once: when each of them has said so of the same snapshot, reads are windows.
+// once: when each of them has said so of the same snapshot, reads are windows. Where many were not asked yet, as many as there is
+// room for are asked for two rows each: whoever takes over 16,384 partitions knows after a few reads which have more.
 func (l *ledger) share(r *request, messages, most int) {
+	if r.sound(messages, most) {
+		return
+	}
 	var chosen, rest []int
 	n := len(r.slots)
 	if !r.waiting() {
@@ -151,6 +155,23 @@ func (l *ledger) share(r *request, messages, most int) {
 			r.want[i] = max(1, left/hot)
 		}
 	}
+}
+
+// sound asks partitions that were never asked, where they are more than most.
+func (r *request) sound(messages, most int) bool {
+	var fresh []int
+	for i, s := range r.slots {
+		if r.room[i] && !s.asked && len(fresh) < messages/2 {
+			fresh = append(fresh, i)
+		}
+	}
+	if len(fresh) <= most {
+		fresh = nil
+	}
+	for _, i := range fresh {
+		r.want[i], r.slots[i].asked = 2, true
+	}
+	return fresh != nil
 }
 
 func (r *request) waiting() bool {
@@ -248,7 +269,9 @@ func (r *request) exhaust(i int, a *answer, kept bool, found int) {
 	switch r.kind {
 	case readShares:
 		all = found < r.want[i] && !a.cut
-		s.filled = r.want[i] > 0 && found == r.want[i]
+		if r.want[i] > 0 {
+			s.filled = found == r.want[i]
+		}
 	case readWindow:
 		all = true
 		s.filled = false
