@@ -50,7 +50,7 @@ func (w *world) readPage(room store.Room) Event {
 			}
 		}
 		for _, r := range w.rows { // in the order of seq
-			if r.committed && !r.read && r.rec.Partition == p && left > 0 && (!w.once || r.rec.Seq < fresh || slices.Contains(room.Partitions, p)) {
+			if r.committed && !r.read && r.rec.Partition == p && left > 0 && (r.rec.Seq < fresh || slices.Contains(room.Partitions, p)) {
 				left--
 				r.read = true
 				rec := r.rec
