@@ -23,7 +23,8 @@ next AS MATERIALIZED (
 SELECT (SELECT coalesce((extract(epoch FROM least((SELECT due_at FROM next), (SELECT min(expires_at) FROM pauses WHERE ended IS NOT TRUE)) - at)
                          * 1000000)::bigint, -1) FROM now),
        (SELECT json_agg(json_build_object('id', id, 'sink', sink, 'kind', kind, 'name', name, 'reason', reason, 'actor', actor,
-                                          'created_at', created_at, 'expires_at', expires_at) ORDER BY kind, name)
+                                          'created_at', (to_json(created_at AT TIME ZONE 'UTC') #>> '{}') || 'Z',
+                         'expires_at', (to_json(expires_at AT TIME ZONE 'UTC') #>> '{}') || 'Z') ORDER BY kind, name)
         FROM pauses WHERE ended IS NOT TRUE)::text,
        EXISTS (SELECT FROM pauses p
                WHERE p.ended AND NOT EXISTS (SELECT FROM outbox_parked k WHERE k.pause = p.id AND k.due_at = 'infinity')),
