@@ -157,7 +157,10 @@ func (l *ledger) share(r *request, messages, most int) {
 	}
 }
 
-// sound asks partitions that were never asked, where they are more than most.
+// soundedFrom: fewer new partitions have their turns soon enough.
+const soundedFrom = 256
+
+// sound asks partitions that were never asked, where they are many.
 func (r *request) sound(messages, most int) bool {
 	var fresh []int
 	for i, s := range r.slots {
@@ -165,7 +168,7 @@ func (r *request) sound(messages, most int) bool {
 			fresh = append(fresh, i)
 		}
 	}
-	if len(fresh) <= most {
+	if len(fresh) <= max(most, soundedFrom) {
 		fresh = nil
 	}
 	for _, i := range fresh {
