@@ -162,19 +162,23 @@ const soundedFrom = 256
 
 // sound asks partitions that were never asked, where they are many.
 func (r *request) sound(messages, most int) bool {
+	few := max(most, soundedFrom)
+	if len(r.slots) <= few {
+		return false
+	}
 	var fresh []int
 	for i, s := range r.slots {
 		if r.room[i] && !s.asked && len(fresh) < messages/2 {
 			fresh = append(fresh, i)
 		}
 	}
-	if len(fresh) <= max(most, soundedFrom) {
-		fresh = nil
+	if len(fresh) <= few {
+		return false
 	}
 	for _, i := range fresh {
 		r.want[i], r.slots[i].asked = 2, true
 	}
-	return fresh != nil
+	return true
 }
 
 func (r *request) waiting() bool {
