@@ -29,16 +29,27 @@ func (a *Admin) acts(ctx context.Context, action, op string, act store.Act, need
 			Code: store.ErrReasonRequired.Code, Op: op, Detail: store.ErrReasonRequired.Detail, Hint: "say why: the audit keeps it",
 		}
 	}
+	return a.audited(ctx, action, op, act, func(c *call) (map[string]any, error) {
+		if err := c.checkSink(act.Sink); err != nil {
+			return nil, err
+		}
+		key, detail, err := f(c)
+		if err != nil {
+			return nil, err
+		}
+		return detail, c.promote(act.Sink, key)
+	})
+}
+
+// audited runs f in one transaction and audits it; a dry run undoes all of it.
+func (a *Admin) audited(ctx context.Context, action, op string, act store.Act, f func(c *call) (detail map[string]any, err error)) error {
 	id := ""
 	if !act.ID.IsZero() {
 		id = act.ID.String()
 	}
 	err := a.use(ctx, op, func(c *call) error {
 		return c.write(func() error {
-			if err := c.checkSink(act.Sink); err != nil {
-				return err
-			}
-			key, detail, err := f(c)
+			detail, err := f(c)
 			if err != nil {
 				return err
 			}
@@ -49,10 +60,8 @@ func (a *Admin) acts(ctx context.Context, action, op string, act store.Act, need
 			if err != nil {
 				return err
 			}
-			if _, err := c.exec("audit", actorOf(act), action, act.Sink, id, act.Reason, string(text)); err != nil {
-				return err
-			}
-			return c.promote(act.Sink, key)
+			_, err = c.exec("audit", actorOf(act), action, act.Sink, id, act.Reason, string(text))
+			return err
 		})
 	})
 	if errors.Is(err, errDryRun) {

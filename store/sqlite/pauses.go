@@ -3,8 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -108,26 +106,6 @@ func (a *Admin) Resume(ctx context.Context, act store.PauseAct) error {
 
 // pausing runs f in one transaction and audits it; a dry run undoes all of it.
 func (a *Admin) pausing(ctx context.Context, op string, act store.PauseAct, f func(c *call) (detail map[string]any, err error)) error {
-	err := a.use(ctx, op, func(c *call) error {
-		return c.write(func() error {
-			detail, err := f(c)
-			if err != nil {
-				return err
-			}
-			if act.DryRun {
-				return errDryRun
-			}
-			text, err := json.Marshal(detail)
-			if err != nil {
-				return err
-			}
-			action, _, _ := strings.Cut(op, " ")
-			_, err = c.exec("audit", actorOf(store.Act{Actor: act.Actor}), action, act.Sink, "", act.Reason, string(text))
-			return err
-		})
-	})
-	if errors.Is(err, errDryRun) {
-		return nil
-	}
-	return err
+	action, _, _ := strings.Cut(op, " ")
+	return a.audited(ctx, action, op, store.Act{Sink: act.Sink, Actor: act.Actor, Reason: act.Reason, DryRun: act.DryRun}, f)
 }
