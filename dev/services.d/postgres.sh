@@ -72,18 +72,7 @@ start() {
   )
 }
 
-# A server that accepts sessions answers the startup message with an authentication request (R); one that starts up or is
-# full answers with an error (E).
-ping() {
-  local answer=
-  {
-    exec 3<>"/dev/tcp/$1/$2" || return 1
-    printf '\0\0\0\045\0\003\0\0user\0onward\0database\0onward\0\0' >&3
-    IFS= read -r -t 5 -n 1 answer <&3 || true
-    exec 3>&-
-  } 2>/dev/null
-  [ "$answer" = R ]
-}
+ping() { opens_session "$@"; }
 
 url() { printf 'postgres://onward:onward@127.0.0.1:%s/onward?sslmode=disable\n' "$1"; }
 
