@@ -383,6 +383,11 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	}{{stored, found}, {late, taken}, {late, found}, {stored, found}} {
 		for _, m := range step.all {
 			b.send(p, step.s, m)
+			until(t, "the answered message is put away", func() bool { // the answer is out before the trimming
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.open == 0
+			})
 			p.mu.Lock()
 			if lanes, known := len(p.compare.lanes), p.compare.stored; lanes > 3 || known > 4+5 { // and those of one subject
 				t.Errorf("%d subjects and %d messages are remembered", lanes, known)
