@@ -57,6 +57,17 @@ demo: ## an outbox at work for half a minute, and a proof; ARGS='--fail crash' (
 	@$(MAKE) --silent build
 	@bin/onward demo $(ARGS)
 
+# What `make chaos` and `make chaos-all` pass on: SEED, DURATION, STORE, BROKER, RATE, and ARGS (bin/chaos --help).
+CHAOS = $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE)) $(ARGS)
+
+.PHONY: chaos
+chaos: up ## break everything around an outbox for a while, and check; SEED=42 DURATION=1m STORE=sqlite BROKER=jsonl (docs/chaos.md)
+	@eval "$$(dev/services env)"; go build -o bin/ ./e2e/cmd/chaos; bin/chaos $(if $(STORE),--store $(STORE)) $(if $(BROKER),--broker $(BROKER)) $(CHAOS)
+
+.PHONY: chaos-all
+chaos-all: up ## the same for every pair of a store and a broker; DURATION=1h is of all together
+	@eval "$$(dev/services env)"; go build -o bin/ ./e2e/cmd/chaos; bin/chaos all $(CHAOS)
+
 .PHONY: bench
 bench: up ## benchmarks; BENCH=Drain chooses, COUNT=10 repeats
 	@eval "$$(dev/services env)"; go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) -timeout 60m $(ALL)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/user"
@@ -66,6 +67,19 @@ func (s *Server) Stop(sig syscall.Signal) error {
 		return nil
 	case <-time.After(30 * time.Second):
 		return fmt.Errorf("%s did not end on %v", s.name, sig)
+	}
+}
+
+// Signal sends a signal to the server's first process.
+func (s *Server) Signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
+
+// Ended reports whether the server has ended, by itself or not.
+func (s *Server) Ended() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -152,7 +166,11 @@ func newPostgres(dir string, settings []string, create string, args ...string) (
 }
 
 // NewNATS makes a NATS server with JetStream on disk in dir, from the program in ONWARD_TEST_NATS_SERVER.
-func NewNATS(dir string) (*Server, error) {
+func NewNATS(dir string) (*Server, error) { return NewNATSAs(dir, nil) }
+
+// NewNATSAs is NewNATS for a server with users: its address names this one, who may do everything, and further arguments of
+// the program the configuration that knows him.
+func NewNATSAs(dir string, as *url.Userinfo, args ...string) (*Server, error) {
 	bin := os.Getenv("ONWARD_TEST_NATS_SERVER")
 	if bin == "" {
 		return nil, errors.New("ONWARD_TEST_NATS_SERVER is not set")
@@ -161,9 +179,10 @@ func NewNATS(dir string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{name: "nats-server", URL: fmt.Sprintf("nats://127.0.0.1:%d", port)}
+	at := url.URL{Scheme: "nats", User: as, Host: fmt.Sprintf("127.0.0.1:%d", port)}
+	s := &Server{name: "nats-server", URL: at.String()}
 	s.start = func() *exec.Cmd {
-		cmd := exec.CommandContext(context.Background(), bin, "-a", "127.0.0.1", "-p", strconv.Itoa(port), "-js", "-sd", filepath.Join(dir, "js"))
+		cmd := exec.CommandContext(context.Background(), bin, append([]string{"-a", "127.0.0.1", "-p", strconv.Itoa(port), "-js", "-sd", filepath.Join(dir, "js")}, args...)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		return cmd
 	}

@@ -21,7 +21,7 @@ var (
 )
 
 // proofs are the pages whose every row stands on a test: on them a test is named with its folder.
-var proofs = []string{"docs/coverage.md", "docs/guarantees.md", "docs/failover.md", "docs/postgres.md", "docs/sqlite.md"}
+var proofs = []string{"docs/coverage.md", "docs/guarantees.md", "docs/failover.md", "docs/postgres.md", "docs/sqlite.md", "docs/chaos.md"}
 
 // statements are the ids that docs/coverage.md has to have, each once: letter and highest number.
 var statements = map[string]int{"F": 55, "P": 28, "V": 36, "I": 28, "W": 22, "C": 55}

@@ -63,9 +63,9 @@ var allowList = map[string]Allowance{
 	},
 	"e2e": {
 		Ours: []string{
-			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "broker/nats",
+			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats",
 		},
-		Theirs: slices.Concat(ofPostgres, ofNATS, []string{"golang.org/x/mod"}),
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, []string{"golang.org/x/mod"}),
 		Tests:  []string{"store/storetest", "broker/brokertest"},
 	},
 }
