@@ -25,6 +25,7 @@ type Report struct {
 	ByCause      map[Cause]int `json:"duplicates_by_cause"`
 	Unattributed int           `json:"duplicates_unattributed"`
 	MostByFaults int           `json:"duplicates_at_most"` // what the windows of all faults allow
+	MostCopies   int           `json:"copies_at_most"`     // of one message
 
 	Faults   []FaultReport       `json:"faults"`
 	ByKind   map[Kind]KindReport `json:"faults_by_kind"`
@@ -116,6 +117,7 @@ func (c *checking) readAudit() {
 func (c *checking) readArrivals() {
 	seen := make(map[string]*Arrival, len(c.h.Ledger)) // the last copy
 	highest := map[string]int64{}                      // per key, the number of the latest message that came
+	copies := map[string]int{}
 	for i := range c.h.Arrivals {
 		a := &c.h.Arrivals[i]
 		e := c.ledger[a.ID]
@@ -130,6 +132,8 @@ func (c *checking) readArrivals() {
 		}
 		if before := seen[a.ID]; before != nil {
 			c.Duplicates++
+			copies[a.ID]++
+			c.MostCopies = max(c.MostCopies, 1+copies[a.ID])
 			c.attribute(before, a, e)
 		} else {
 			c.first[a.ID] = a.At
@@ -147,28 +151,29 @@ func (c *checking) readArrivals() {
 // attribute finds the fault that explains a further copy.
 func (c *checking) attribute(first, second *Arrival, e *Entry) {
 	same := first.Epoch == second.Epoch
-	found := map[Cause]bool{}
+	nearest := map[Cause]time.Duration{}
 	explained := false
 	for i := range c.h.Faults {
 		f := &c.h.Faults[i]
 		if f.Error != "" || !between(f, first, second) {
 			continue
 		}
+		since := max(0, second.At.Sub(f.End))
 		if cause := f.excuse(same); cause != "" {
-			found[cause] = true
+			if before, known := nearest[cause]; !known || since < before {
+				nearest[cause] = since
+			}
 		}
-		if second.At.Before(f.End.Add(time.Duration(c.Meta.BesideMS) * time.Millisecond)) {
+		if since < time.Duration(c.Meta.BesideMS)*time.Millisecond {
 			explained = true // what came on top of the cause may have kept the second copy back
 		}
 	}
-	for _, cause := range likelier(same) {
-		if explained && found[cause] {
-			c.ByCause[cause]++
-			if c.Meta.NoDuplicates {
-				c.example("twice, where the sink promises once: message %d of key %q at %s and %s", e.N, e.Key, first.Position, second.Position)
-			}
-			return
+	if cause := likeliest(same, nearest); explained && cause != "" {
+		c.ByCause[cause]++
+		if c.Meta.NoDuplicates {
+			c.example("twice, where the sink promises once: message %d of key %q at %s and %s", e.N, e.Key, first.Position, second.Position)
 		}
+		return
 	}
 	c.Unattributed++
 	c.example("twice without a reason: message %d of key %q at %s (%s, epoch %s) and %s (%s, epoch %s)", e.N, e.Key,

@@ -108,19 +108,22 @@ func TestDuplicatesHaveTheLikeliestCause(t *testing.T) {
 		epoch  string // of the second copy
 		want   Cause
 	}{
-		"a kill":                       {[]Fault{{Kind: string(DatabaseRestart)}, {Kind: string(RelayKill)}}, "2", Kill},
-		"a stop":                       {[]Fault{{Kind: string(RelayStop)}}, "2", TakeOver},
-		"a stop that nobody noticed":   {[]Fault{{Kind: string(RelayStop)}}, "1", UncertainAck},
-		"a lease that ran out":         {[]Fault{{Kind: string(TookOver), Observed: true}, {Kind: string(WriterKill)}}, "2", TakeOver},
-		"the database, one owner":      {[]Fault{{Kind: string(Terminate)}, {Kind: string(RelayKill)}}, "1", Database},
-		"the way to the database":      {[]Fault{{Kind: string(LinkCut), Target: "relay-1", Detail: toDatabase}}, "1", Database},
-		"the way to the broker":        {[]Fault{{Kind: string(LinkCut), Target: "relay-1", Detail: toBroker}}, "1", UncertainAck},
-		"the broker, another owner":    {[]Fault{{Kind: string(BrokerRestart)}}, "2", UncertainAck},
-		"the broker before the server": {[]Fault{{Kind: string(DatabaseCrash)}, {Kind: string(BrokerFull)}}, "1", UncertainAck},
+		"a kill":                     {[]Fault{{Kind: string(DatabaseRestart)}, {Kind: string(RelayKill)}}, "2", Kill},
+		"a stop":                     {[]Fault{{Kind: string(RelayStop)}}, "2", TakeOver},
+		"a stop that nobody noticed": {[]Fault{{Kind: string(RelayStop)}}, "1", UncertainAck},
+		"a lease that ran out":       {[]Fault{{Kind: string(TookOver), Observed: true}, {Kind: string(WriterKill)}}, "2", TakeOver},
+		"the database, one owner":    {[]Fault{{Kind: string(Terminate)}, {Kind: string(RelayKill)}}, "1", Database},
+		"the way to the database":    {[]Fault{{Kind: string(LinkCut), Target: "relay-1", Detail: toDatabase}}, "1", Database},
+		"the way to the broker":      {[]Fault{{Kind: string(LinkCut), Target: "relay-1", Detail: toBroker}}, "1", UncertainAck},
+		"the broker, another owner":  {[]Fault{{Kind: string(BrokerRestart)}}, "2", UncertainAck},
+		"the nearest of two":         {[]Fault{{Kind: string(DatabaseCrash), End: second(5.2)}, {Kind: string(BrokerFull)}}, "1", UncertainAck},
 	} {
 		h := sound()
 		for i := range c.faults {
-			c.faults[i].At, c.faults[i].End, c.faults[i].Relays = second(5), second(5.5), 1
+			c.faults[i].At, c.faults[i].Relays = second(5), 1
+			if c.faults[i].End.IsZero() {
+				c.faults[i].End = second(5.5)
+			}
 		}
 		h.Faults, h.Arrivals[4].Epoch = c.faults, c.epoch
 		if r := Check(h); r.ByCause[c.want] != 1 || r.Unattributed != 0 {

@@ -41,7 +41,8 @@ func (d *disk) fill(leave int64) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	for size, tries := int64(0), 0; tries < 100; tries++ {
+	step := int64(16 << 20)
+	for size := int64(0); step >= 4<<10; {
 		var s syscall.Statfs_t
 		if err := syscall.Statfs(d.dir, &s); err != nil {
 			return err
@@ -50,14 +51,15 @@ func (d *disk) fill(leave int64) error {
 		if free <= 0 {
 			return nil
 		}
-		err := syscall.Fallocate(int(f.Fd()), 0, size, free)
+		more := min(step, free)
+		err := syscall.Fallocate(int(f.Fd()), 0, size, more)
 		switch {
 		case err == nil:
-			size += free
-		case !errors.Is(err, syscall.ENOSPC):
+			size += more
+		case errors.Is(err, syscall.ENOSPC): // less than that by now
+			step /= 4
+		case !errors.Is(err, syscall.EINTR):
 			return err
-		default: // less than that by now
-			leave += 4 << 10
 		}
 	}
 	return nil

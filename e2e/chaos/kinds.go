@@ -1,5 +1,7 @@
 package chaos
 
+import "time"
+
 // Kind is a kind of fault.
 type Kind string
 
@@ -90,10 +92,14 @@ func (f *Fault) excuse(sameOwner bool) Cause {
 	return "" // writers, operators and readers of the database repeat nothing, and neither do joining and leaving relays
 }
 
-// likelier orders causes: where the owner changed, what changes owners comes first.
-func likelier(sameOwner bool) []Cause {
-	if sameOwner {
-		return []Cause{UncertainAck, Database}
+// likeliest chooses among causes, each with how long its fault was over as the copy came: where the owner changed, what changes
+// owners comes first; else the nearest.
+func likeliest(sameOwner bool, since map[Cause]time.Duration) (likeliest Cause) {
+	for _, cause := range []Cause{Kill, TakeOver, Database, UncertainAck} {
+		d, is := since[cause]
+		if is && (likeliest == "" || sameOwner && d < since[likeliest]) {
+			likeliest = cause
+		}
 	}
-	return []Cause{Kill, TakeOver, Database, UncertainAck}
+	return likeliest
 }

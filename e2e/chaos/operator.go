@@ -74,18 +74,19 @@ func (r *run) storm(timed context.Context, s Step, f *Fault, rng *rand.Rand) err
 	act := map[Kind]func(context.Context, *rand.Rand) error{
 		PauseStorm: r.pauseSomething, RequeueStorm: r.requeueSome, DiscardStorm: r.discardSome,
 	}[s.Kind]
-	done := func() bool { return act(timed, rng) == nil }
 	ended := map[bool]int{}
 	for range s.Amount {
-		if timed.Err() != nil {
+		tally(ended, act(timed, rng))
+		if !pause(timed, s.For/time.Duration(s.Amount)) {
 			break
 		}
-		ended[done()]++
-		pause(timed, s.For/time.Duration(s.Amount))
 	}
 	f.Detail = fmt.Sprintf("%d acts done, %d refused", ended[true], ended[false])
 	return nil
 }
+
+// tally counts acts by whether they were done.
+func tally(done map[bool]int, err error) { done[err == nil]++ }
 
 // act notes an act and its end.
 func (r *run) act(a Act, err error) error {

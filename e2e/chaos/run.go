@@ -162,7 +162,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err := os.Chmod(r.work, 0o755); err != nil {
 		return err
 	}
-	room := int64(r.Rate)*int64(r.Duration/time.Second)*2<<10 + 384<<20
+	room := int64(r.Rate)*int64(r.Duration/time.Second)*2<<10 + 192<<20
 	for _, name := range []string{toDatabase, toBroker} {
 		if r.disks[name], err = newDisk(filepath.Join(r.work, name), room); err != nil {
 			return err

@@ -213,6 +213,9 @@ func (c *call) transaction(begin string, f func() error) (err error) {
 	}
 	if err != nil {
 		c.rollback()
+		if isFull(err) { // the frame that ends the transaction had no room: what stands before it is nothing
+			return err
+		}
 		return fateError{err}
 	}
 	return nil

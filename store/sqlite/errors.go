@@ -77,3 +77,8 @@ func failed(op string, err error) error {
 func isBusy(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "database is locked") || strings.Contains(err.Error(), "locking protocol"))
 }
+
+// isFull: there was no room on the disk, or in the file; nothing was done.
+func isFull(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "database or disk is full")
+}

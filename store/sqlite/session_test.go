@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -209,6 +210,42 @@ func TestASettleOfUnknownFateIsLoadedAgain(t *testing.T) {
 	}
 	if page, err = s.Read(t.Context(), aRoom); err != nil || len(page.Parts[0].Records) != 3 {
 		t.Errorf("%+v, %v, want all three again", page, err)
+	}
+}
+
+// A COMMIT for which the disk has no room did nothing, and that is known. Were the session loaded again, all that is published and
+// not settled would come again, every time, for as long as the disk is full.
+func TestASettleThatFindsTheDiskFullIsRepeatedAsItIs(t *testing.T) {
+	t.Parallel()
+	f := newOutbox(t)
+	f.fill(t, 3)
+	st, s := f.joined(t, aRelay())
+	page, err := s.Read(t.Context(), aRoom)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := st.writer.sql["commit"]
+	st.writer.sql["commit"] = `CREATE TABLE filler AS SELECT zeroblob(1000000)`
+	_ = st.writer.stmts["commit"].Close()
+	delete(st.writer.stmts, "commit")
+	most := func(pages int) {
+		if _, err := st.writer.conn.ExecContext(t.Context(), `PRAGMA max_page_count = `+strconv.Itoa(pages)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	most(1) // as many as there are
+	settlement := store.Settlement{Done: []store.Done{{Read: page.No, N: 3}}, Published: 3}
+	if _, err := s.Settle(t.Context(), settlement); !errors.Is(err, ErrFull) || errors.Is(err, store.ErrReload) {
+		t.Fatalf("%v, want ErrFull", err)
+	}
+	st.writer.sql["commit"] = commit
+	delete(st.writer.stmts, "commit")
+	most(1 << 30)
+	if _, err := s.Settle(t.Context(), settlement); err != nil {
+		t.Fatalf("settle again: %v", err)
+	}
+	if n := one[int64](t, f, `SELECT published FROM outbox_partitions`); n != 3 {
+		t.Errorf("%d published, want 3", n)
 	}
 }
 
