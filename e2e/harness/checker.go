@@ -25,7 +25,9 @@ type Arrival struct {
 	Key      string    `json:"key"`
 	Position uint64    `json:"position"`
 	At       time.Time `json:"at"`
-	Epoch    string    `json:"epoch"` // of its partition's owner
+	Epoch    string    `json:"epoch"`             // of its partition's owner
+	Relay    string    `json:"relay,omitempty"`   // the process that published it
+	Lineage  string    `json:"lineage,omitempty"` // of the database that it was read from
 }
 
 // Fault is something that was done to the system.

@@ -65,7 +65,10 @@ func (c *Collector) take(m jetstream.Msg) {
 		return
 	}
 	h := m.Headers()
-	a := Arrival{ID: h.Get("onward-id"), Key: h.Get("onward-key"), Position: meta.Sequence.Stream, At: meta.Timestamp, Epoch: h.Get("onward-epoch")}
+	a := Arrival{
+		ID: h.Get("onward-id"), Key: h.Get("onward-key"), Position: meta.Sequence.Stream, At: meta.Timestamp,
+		Epoch: h.Get("onward-epoch"), Relay: h.Get(relayHeader), Lineage: h.Get("onward-lineage"),
+	}
 	c.mu.Lock()
 	c.arrivals = append(c.arrivals, a)
 	c.distinct[a.ID] = true

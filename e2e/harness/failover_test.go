@@ -27,6 +27,7 @@ func (s *scene) survived(beside time.Duration) Verdict {
 			if v.Lost > 0 || v.Reordered > 0 || v.Unattributed > 0 || v.Sent == 0 {
 				s.t.Errorf("promises broken: %v\n%s", v, v.Details())
 			}
+			s.owners(run)
 			return v
 		}
 	}

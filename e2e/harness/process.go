@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -43,6 +44,8 @@ type RelayConfig struct {
 	Fail           float64       `json:"fail"`   // share of publishes that fail without being sent
 	Slow           time.Duration `json:"slow"`   // each publish takes that long
 	Poison         string        `json:"poison"` // while this file exists, messages of the key "poison" fail
+	SettleEvery    time.Duration `json:"settle_every"`
+	Flight         string        `json:"flight"` // the file in which it counts what is in flight; empty: it does not
 	Seed           uint64        `json:"seed"`
 }
 
@@ -69,18 +72,27 @@ func Main() {
 func runRelay(c RelayConfig) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	flight, err := OpenFlight(c.Flight)
+	if err != nil {
+		return err
+	}
+	flight.ready() // from here on SIGTERM is a request
 	pool, err := pgxpool.New(ctx, c.Database)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	store, err := postgres.Open(ctx, pool, postgres.Config{
+	opened, err := postgres.Open(ctx, pool, postgres.Config{
 		Schema: c.Schema, TablePrefix: c.Prefix, Logger: log, PublishWhen: postgres.PublishWhen(c.PublishWhen),
 	})
+	if err != nil && ctx.Err() != nil {
+		return nil // told to stop before it had begun
+	}
 	if err != nil {
 		return err
 	}
+	store := watched{Store: opened, flight: flight}
 	nc, err := nats.Connect(c.NATS, nats.Options{Name: c.Name})
 	if err != nil {
 		return err
@@ -91,12 +103,12 @@ func runRelay(c RelayConfig) error {
 		return err
 	}
 	sink := relay.Sink{
-		Name: "jetstream", Publisher: &faulty{Publisher: pub, fail: c.Fail, poison: c.Poison, slow: c.Slow, rng: rand.New(rand.NewPCG(c.Seed, 1))},
+		Name: "jetstream", Publisher: &faulty{Publisher: pub, config: c, flight: flight, rng: rand.New(rand.NewPCG(c.Seed, 1))},
 		PublishTimeout: c.PublishTimeout,
 		Retry:          core.Retry{First: c.RetryFirst, Max: c.RetryMax, Attempts: c.Attempts},
 		Breaker:        core.Breaker{First: c.BreakerFirst},
 	}
-	sink.Window.Messages = c.Window
+	sink.Window.Messages, sink.Settle.Every = c.Window, c.SettleEvery
 	r, err := relay.New(relay.Config{Store: store, Name: c.Name, Sinks: []relay.Sink{sink}, Lease: c.Lease, Logger: log})
 	if err != nil {
 		return err
@@ -104,43 +116,61 @@ func runRelay(c RelayConfig) error {
 	return r.Run(ctx)
 }
 
-// faulty makes publishes fail or slow.
+// relayHeader says which process published a message: a name may be given to several, one after the other.
+const relayHeader = "harness-relay"
+
+// faulty makes publishes fail or slow, counts them, and signs what it passes on.
 type faulty struct {
 	broker.Publisher
-	fail   float64
-	poison string
-	slow   time.Duration
+	config RelayConfig
+	flight *Flight
 	mu     sync.Mutex
 	rng    *rand.Rand
 }
 
 func (f *faulty) Publish(ctx context.Context, batch []broker.Envelope, done func(int, broker.Result)) {
-	if f.slow > 0 {
-		pause(ctx, f.slow)
+	if f.config.Slow > 0 {
+		pause(ctx, f.config.Slow)
 	}
 	var good []broker.Envelope
 	var index []int
 	for i := range batch {
 		f.mu.Lock()
-		bad := f.rng.Float64() < f.fail || f.poisoned(batch[i].Key)
+		bad := f.rng.Float64() < f.config.Fail || f.poisoned(batch[i].Key)
 		f.mu.Unlock()
 		if bad {
 			done(i, broker.Result{Outcome: broker.Retry, Code: "harness/fault", Err: fmt.Errorf("failed on purpose")})
 			continue
 		}
-		good, index = append(good, batch[i]), append(index, i)
+		good, index = append(good, f.signed(batch[i])), append(index, i)
 	}
 	if len(good) > 0 {
-		f.Publisher.Publish(ctx, good, func(i int, r broker.Result) { done(index[i], r) })
+		f.flight.sent(len(good))
+		f.Publisher.Publish(ctx, good, func(i int, r broker.Result) {
+			f.flight.answered(r)
+			done(index[i], r)
+		})
 	}
+}
+
+// signed is a copy: the record is the relay's.
+func (f *faulty) signed(e broker.Envelope) broker.Envelope {
+	record := *e.Record
+	record.Headers = maps.Clone(record.Headers)
+	if record.Headers == nil {
+		record.Headers = map[string]string{}
+	}
+	record.Headers[relayHeader] = fmt.Sprintf("%s/%d", f.config.Name, os.Getpid())
+	e.Record = &record
+	return e
 }
 
 // poisoned reports whether the message's key fails at the moment.
 func (f *faulty) poisoned(key string) bool {
-	if f.poison == "" || key != "poison" {
+	if f.config.Poison == "" || key != "poison" {
 		return false
 	}
-	_, err := os.Stat(f.poison)
+	_, err := os.Stat(f.config.Poison)
 	return err == nil
 }
 
@@ -173,8 +203,21 @@ func StartRelay(c RelayConfig, out io.Writer) (*Process, error) {
 	return p, nil
 }
 
+// ID is how the process signs what it publishes.
+func (p *Process) ID() string { return fmt.Sprintf("%s/%d", p.Name, p.cmd.Process.Pid) }
+
 // Signal sends a signal: SIGKILL, SIGSTOP, SIGCONT, SIGTERM.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Ended reports whether the process has ended.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
 
 // Wait waits until the process has ended and returns how.
 func (p *Process) Wait(d time.Duration) error {

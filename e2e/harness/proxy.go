@@ -94,13 +94,21 @@ func (p *Proxy) LoseAnswers() {
 	}
 }
 
-// Switch ends every connection; new ones lead to the server of this URL.
-func (p *Proxy) Switch(server string) error {
+// Lead leads new connections to the server of this URL; those that there are stay where they are.
+func (p *Proxy) Lead(server string) error {
 	u, err := url.Parse(server)
 	if err != nil {
 		return err
 	}
 	p.server.Store(u.Host)
+	return nil
+}
+
+// Switch ends every connection; new ones lead to the server of this URL.
+func (p *Proxy) Switch(server string) error {
+	if err := p.Lead(server); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {

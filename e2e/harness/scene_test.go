@@ -31,6 +31,7 @@ type scene struct {
 	url, nats string
 	schema    string
 	stream    string
+	parts     int
 	work      *Workload
 	collector *Collector
 	log       syncBuffer
@@ -79,7 +80,7 @@ func openOn(t testing.TB, url, nats string, partitions int, w *Workload) *scene 
 	_, _ = rand.Read(b[:])
 	name := hex.EncodeToString(b[:])
 	s := &scene{
-		t: t, url: url, nats: nats, schema: "e2e_" + name, stream: "E2E_" + strings.ToUpper(name),
+		t: t, url: url, nats: nats, schema: "e2e_" + name, stream: "E2E_" + strings.ToUpper(name), parts: partitions,
 		relays: map[string]*Process{}, configs: map[string]RelayConfig{},
 	}
 	ctx := t.Context()
@@ -133,7 +134,10 @@ func (s *scene) close() {
 // start starts a relay, or starts it again under its name.
 func (s *scene) start(c RelayConfig) {
 	s.t.Helper()
-	c.Database, c.Schema, c.Prefix, c.Stream = s.url, s.schema, "outbox_", s.stream
+	c.Schema, c.Prefix, c.Stream = s.schema, "outbox_", s.stream
+	if c.Database == "" {
+		c.Database = s.url
+	}
 	if c.NATS == "" {
 		c.NATS = s.nats
 	}
@@ -173,7 +177,16 @@ func (s *scene) check(beside, quiet time.Duration) Verdict {
 		s.t.Errorf("promises broken: %v\n%s", v, v.Details())
 		_ = run.Save(filepath.Join(os.TempDir(), "onward-"+s.schema+".json"))
 	}
+	s.owners(run)
 	return v
+}
+
+// owners wants each epoch of a partition to be of one relay, and of one life of the database.
+func (s *scene) owners(r Run) {
+	s.t.Helper()
+	if o := CheckOwners(r, s.parts); o.Shared > 0 || o.Owners == 0 {
+		s.t.Errorf("%d of %d epochs had two owners\n%s", o.Shared, o.Owners, strings.Join(o.Examples, "\n"))
+	}
 }
 
 // checkTakeOvers is check where relays are killed and nothing else is done: no copy can be of the owner that made the first.

@@ -26,6 +26,7 @@ type Server struct {
 	name  string
 	start func() *exec.Cmd
 	ping  func(ctx context.Context) error
+	log   string // file; empty: none
 	cmd   *exec.Cmd
 	ended chan struct{}
 }
@@ -48,7 +49,8 @@ func (s *Server) Start(ctx context.Context) error {
 		}
 		select {
 		case <-s.ended:
-			return fmt.Errorf("%s ended: %w", s.name, err)
+			log, _ := os.ReadFile(s.log)
+			return fmt.Errorf("%s ended: %w\n%s", s.name, err, log[max(0, len(log)-1000):])
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not answer: %w", s.name, err)
 		case <-time.After(20 * time.Millisecond):
@@ -132,17 +134,29 @@ func newPostgres(dir string, settings []string, create string, args ...string) (
 	if err != nil {
 		return nil, err
 	}
-	data := filepath.Join(dir, "data")
-	made := exec.CommandContext(context.Background(), filepath.Join(bin, create), append(args, "-D", data)...)
-	made.SysProcAttr, made.Dir = attr, dir
-	if out, err := made.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%s: %w\n%s", create, err, out)
+	if err := runAs(attr, dir, filepath.Join(bin, create), append(args, "-D", filepath.Join(dir, "data"))...); err != nil {
+		return nil, err
 	}
+	return postgresOn(dir, bin, attr, settings)
+}
+
+func runAs(attr *syscall.SysProcAttr, dir, program string, args ...string) error {
+	cmd := exec.CommandContext(context.Background(), program, args...)
+	cmd.SysProcAttr, cmd.Dir = attr, dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(program), err, out)
+	}
+	return nil
+}
+
+// postgresOn is the server of the data in dir.
+func postgresOn(dir, bin string, attr *syscall.SysProcAttr, settings []string) (*Server, error) {
+	data := filepath.Join(dir, "data")
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{name: "postgres", URL: fmt.Sprintf("postgres://onward@127.0.0.1:%d/postgres?sslmode=disable", port)}
+	s := &Server{name: "postgres", log: filepath.Join(dir, "log"), URL: fmt.Sprintf("postgres://onward@127.0.0.1:%d/postgres?sslmode=disable", port)}
 	s.start = func() *exec.Cmd {
 		args := []string{"-D", data, "-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200"}
 		for _, setting := range settings {
@@ -150,7 +164,7 @@ func newPostgres(dir string, settings []string, create string, args ...string) (
 		}
 		cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "postgres"), args...)
 		cmd.SysProcAttr, cmd.Dir = attr, dir
-		cmd.Stderr, _ = os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		cmd.Stderr, _ = os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		return cmd
 	}
 	s.ping = func(ctx context.Context) error {

@@ -60,9 +60,6 @@ func (s *Store) incarnate(ctx context.Context, relay string) error {
 	if err != nil {
 		return fmt.Errorf("check the server's incarnation: %w", err)
 	}
-	if lineage {
-		s.log.Warn("the server has crashed or was promoted or restored since relays last read: cursors are read again from the database")
-	}
 	if text != nil {
 		if err := s.logRebase(*text); err != nil {
 			return err
@@ -73,7 +70,20 @@ func (s *Store) incarnate(ctx context.Context, relay string) error {
 	if token != nil {
 		s.vouched = *token
 	}
+	s.reborn = s.reborn || lineage && text == nil
 	return nil
+}
+
+// sayLineage says that the server has had another life: where the token was made here, and where the lineage is another one than
+// before. Whoever made the token may not have heard of it: the answer may be lost.
+func (s *Store) sayLineage(now string) {
+	s.mu.Lock()
+	says := s.reborn || s.lineage != "" && s.lineage != now
+	s.reborn, s.lineage = false, now
+	s.mu.Unlock()
+	if says {
+		s.log.Warn("the server has crashed or was promoted or restored since relays last read: cursors are read again from the database", "lineage", now)
+	}
 }
 
 func (s *Store) logRebase(text string) error {
@@ -83,6 +93,9 @@ func (s *Store) logRebase(text string) error {
 	}
 	s.log.Error("this outbox was copied from another server: its cursors are set anew, and messages may come again",
 		"found", strings.Join(r.Found, "; "), "again_at_most", r.Again, "of_sinks", r.Sinks, "lineage", r.Lineage, "floor", r.Floor)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lineage = r.Lineage // said
 	return nil
 }
 

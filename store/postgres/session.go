@@ -180,6 +180,7 @@ func (s *Session) load(ctx context.Context) (*ledger, error) {
 		return nil, nil
 	}
 	l.add(holdings)
+	s.store.sayLineage(mine.lineage)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ledger, s.no, s.token, s.floor, s.lineage, s.count, s.void = l, mine.no, *mine.token, mine.floor, mine.lineage, mine.count, nil

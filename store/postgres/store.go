@@ -51,6 +51,8 @@ type Store struct {
 	members  map[outbox.ID]*member // the registrations of this Store's relays
 	sessions map[*Session]bool
 	vouched  string // the token under which the rows were found to be of this server's numbering
+	lineage  string // last read
+	reborn   bool   // a token was made here, and nobody has said so
 
 	partitions int
 	retaining  sync.Mutex // guards sweep

@@ -467,7 +467,7 @@ BEGIN
     IF FOUND THEN   -- a copy. Its rows may be this server's all the same: then it has another lineage, and that is all
         UPDATE outbox_meta m SET value = CASE m.name WHEN 'lineage' THEN (m.value::bigint + 1)::text ELSE clock_timestamp()::text END
         WHERE m.name IN ('lineage', 'incarnated');
-        UPDATE outbox_partitions SET epoch = epoch + 1000;
+        UPDATE outbox_partitions SET epoch = greatest(epoch + 1000, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
     END IF;
     IF outbox_foreign_signs(here) = '{}' THEN
         RETURN NEXT;
@@ -526,7 +526,8 @@ BEGIN
         GROUP BY f.sink),
     own AS (
         UPDATE outbox_partitions p
-        SET snapshot = seen, seq = coalesce(f.m - 1, c.l), late_snapshot = NULL, late_seq = NULL, epoch = p.epoch + 1000
+        SET snapshot = seen, seq = coalesce(f.m - 1, c.l), late_snapshot = NULL, late_seq = NULL,
+            epoch = greatest(p.epoch + 1000, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
         FROM c LEFT JOIN first f ON f.sink = c.sink AND f.part = c.part
         WHERE p.sink = c.sink AND p.partition_id = c.part
         RETURNING 1),
