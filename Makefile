@@ -72,6 +72,14 @@ chaos-all: up ## the same for every pair of a store and a broker; DURATION=1h is
 bench: up ## benchmarks; BENCH=Drain chooses, COUNT=10 repeats
 	@eval "$$(dev/services env)"; go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -count $(or $(COUNT),1) -timeout 60m $(ALL)
 
+.PHONY: kills
+kills: up ## kill relays 10,000 times under load, half an hour; nothing may be lost. KILLS=100 for fewer, SEED=n
+	@eval "$$(dev/services env)"; go run ./e2e/endure kills $(if $(KILLS),-n $(KILLS),-report docs/proof/kills.json) $(if $(SEED),-seed $(SEED))
+
+.PHONY: restarts
+restarts: up ## restart and rescale relays 1,000 times under load, minutes; nothing may come twice. RESTARTS=100 for fewer, SEED=n
+	@eval "$$(dev/services env)"; go run ./e2e/endure restarts $(if $(RESTARTS),-n $(RESTARTS),-report docs/proof/restarts.json) $(if $(SEED),-seed $(SEED))
+
 .PHONY: up
 up: ## start the servers of the tests; dev/services env prints where they are
 	@dev/part 'servers' dev/services up
