@@ -54,6 +54,7 @@ type turn struct {
 	since      time.Time // and began to
 	quiet      time.Time // when that was last logged
 	cause      error
+	silence    silence
 }
 
 func (f *feed) newTurn(session store.Session) *turn {
@@ -162,6 +163,7 @@ func (t *turn) more(events []core.Event) []core.Event {
 		break
 	}
 	if as := t.answers.take(); len(as) > 0 {
+		t.noteAnswers(as, time.Now())
 		events = append(events, core.Published{Answers: as})
 	}
 	return events

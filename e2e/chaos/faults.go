@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -212,9 +213,11 @@ func (r *run) breakLinks(timed context.Context, s Step, f *Fault, rng *rand.Rand
 			l.Reset()
 		case LinkHole:
 			l.Hole()
-		default:
-			l.Cut(rng.IntN(2), int64(s.Amount))
+		default: // cut, below
 		}
+	}
+	if s.Kind == LinkCut {
+		return cut(timed, links, rng.IntN(2), int64(s.Amount))
 	}
 	pause(timed, s.For)
 	for _, l := range links {
@@ -224,8 +227,21 @@ func (r *run) breakLinks(timed context.Context, s Step, f *Fault, rng *rand.Rand
 		l.Fill()
 		l.Latency(0)
 	}
-	if s.Kind == LinkCut { // it happens once so much was said
-		pause(timed, 200*time.Millisecond)
+	return nil
+}
+
+// cut cuts links, and waits until they have said as much as that takes.
+func cut(timed context.Context, links []*Link, direction int, n int64) error {
+	patient, cancel := context.WithTimeout(timed, 3*time.Second)
+	defer cancel()
+	var group sync.WaitGroup
+	var ended atomic.Int64
+	for _, l := range links {
+		group.Go(func() { ended.Add(int64(l.Cut(patient, direction, n))) })
+	}
+	group.Wait()
+	if ended.Load() == 0 {
+		return errors.New("too little was said")
 	}
 	return nil
 }

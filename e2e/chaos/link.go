@@ -200,13 +200,22 @@ func (l *Link) Reset() int {
 	return len(all)
 }
 
-// Cut ends every connection after n more bytes of a direction, and returns how many there are.
-func (l *Link) Cut(direction int, n int64) int {
+// Cut ends every connection after n more bytes of a direction; those that do not get that far while ctx lasts stay. It returns how
+// many were cut.
+func (l *Link) Cut(ctx context.Context, direction int, n int64) (cut int) {
 	all := l.all()
 	for _, w := range all {
 		w.left[direction].Store(n)
 	}
-	return len(all)
+	for _, w := range all {
+		select {
+		case <-w.ended:
+			cut++
+		case <-ctx.Done():
+			w.left[direction].Store(-1)
+		}
+	}
+	return cut
 }
 
 // Sent has f told what clients send, just before it is passed on, until the next call; nil: nobody is told. Where f says false

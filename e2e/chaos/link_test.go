@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,8 +97,10 @@ func TestACutLetsSoManyBytesThrough(t *testing.T) {
 	t.Parallel()
 	l, c := echo(t)
 	says(t, c, "hello")
-	if n := l.Cut(answers, 7); n != 1 {
-		t.Errorf("%d connections are to be cut", n)
+	cut := make(chan int)
+	go func() { cut <- l.Cut(t.Context(), answers, 7) }()
+	for l.all()[0].left[answers].Load() != 7 {
+		runtime.Gosched()
 	}
 	if _, err := io.WriteString(c, "0123456789"); err != nil {
 		t.Fatal(err)
@@ -105,6 +108,17 @@ func TestACutLetsSoManyBytesThrough(t *testing.T) {
 	if got, err := io.ReadAll(c); string(got) != "0123456" {
 		t.Errorf("got %q, %v", got, err)
 	}
+	if n := <-cut; n != 1 {
+		t.Errorf("%d connections were cut", n)
+	}
+	other := dial(t, l)
+	says(t, other, "hello")
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n := l.Cut(over, answers, 3); n != 0 {
+		t.Errorf("%d connections were cut before they had got that far", n)
+	}
+	says(t, other, "it was not to be")
 }
 
 // What was on its way gets through when the hole is filled, also of a client that has given up.
