@@ -58,7 +58,7 @@ func (m *Machine) read() {
 		Messages: min(m.rules.Page, m.retainedMost()-m.retained.messages),
 		Bytes:    min(m.rules.PageBytes, 2*m.rules.PageBytes-m.retained.bytes),
 	}
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if !p.leaving && !p.past && p.retained < m.rules.Page {
 			room.Partitions = append(room.Partitions, p.id)
 		}
@@ -161,7 +161,6 @@ func (m *Machine) owned(sp *store.Part) *part {
 	}
 	if p == nil && sp.Epoch > m.epochs[sp.Partition] {
 		p = m.newPart(sp.Owned)
-		m.parts[p.id] = p
 	}
 	if p == nil || p.epoch != sp.Epoch {
 		return nil

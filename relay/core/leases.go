@@ -20,14 +20,14 @@ func (m *Machine) leased(e Leased) {
 			m.drop(o.Partition)
 		}
 		if m.parts[o.Partition] == nil && o.Epoch > m.epochs[o.Partition] {
-			m.parts[o.Partition] = m.newPart(o)
+			m.newPart(o)
 			m.reading.at, m.heads.at = m.now, m.now
 		}
 	}
 	leaving := 0
-	for id, p := range m.parts {
-		if !held[id] {
-			m.drop(id)
+	for _, p := range slices.Clone(m.order) {
+		if !held[p.id] {
+			m.drop(p.id)
 		} else if p.leaving {
 			leaving++
 		}
@@ -41,7 +41,7 @@ func (m *Machine) leased(e Leased) {
 // chooseLeaving picks the partitions to give back: those with the least in memory.
 func (m *Machine) chooseLeaving(n int) {
 	var ps []*part
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if !p.leaving {
 			ps = append(ps, p)
 		}
@@ -73,8 +73,8 @@ func (m *Machine) startLeaving(p *part) {
 		}
 		p.reads = p.reads[:i]
 	}
-	for _, l := range m.lanes { // parked rows that wait in memory stay parked
-		if l.part == p && l.releasing {
+	for _, l := range m.lanesOf(p) { // parked rows that wait in memory stay parked
+		if l.releasing {
 			l.unready()
 			for _, it := range slices.Clone(l.queue) {
 				if it.state == waiting {
@@ -119,7 +119,7 @@ func (m *Machine) cut(p *part, r *partRead, last int) {
 
 // leaving reports whether any partition is on its way out.
 func (m *Machine) leaving() bool {
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if p.leaving && !p.returned {
 			return true
 		}
@@ -130,7 +130,7 @@ func (m *Machine) leaving() bool {
 // leave gives back the partitions that have nothing left to settle.
 func (m *Machine) leave() {
 	var clean []int
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if !p.leaving || p.returned {
 			continue
 		}
@@ -206,7 +206,7 @@ func (m *Machine) stop() {
 		return
 	}
 	m.stopping = true
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if !p.leaving {
 			m.startLeaving(p)
 		}
@@ -218,7 +218,7 @@ func (m *Machine) stopped() {
 	if !m.stopping || m.settling != nil || m.pending.any() || m.returning {
 		return
 	}
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if !m.clean(p) && !p.returned {
 			return
 		}

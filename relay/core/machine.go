@@ -22,6 +22,8 @@ type Machine struct {
 	effects []Effect
 
 	parts    map[int]*part
+	order    []*part // parts by their numbers: what goes over all of them does so alike in each run of a seed
+	front    int     // the partition whose front got the last place of the window last
 	lanes    map[store.Key]*lane
 	loose    map[outbox.ID]*item // parked messages without a key that are in memory
 	leaseEnd time.Duration

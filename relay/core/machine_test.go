@@ -471,3 +471,27 @@ func TestBackoffDoublesWithFullJitterOrIsFixed(t *testing.T) {
 		t.Errorf("fixed backoff is %v", d)
 	}
 }
+
+// A lane may be shut by a message that came later (its key had something due when it was read). What is before that one and has to
+// be sent again stays behind together with all that waits behind it: the first to go out of the lane is never a later one.
+func TestWhatIsSentAgainInAShutLaneKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, pipeline := range map[string]bool{"one at a time": false, "pipeline": true} {
+		for _, o := range []broker.Outcome{broker.Uncertain, broker.Unavailable, broker.Throttled} {
+			t.Run(name+", "+o.String(), func(t *testing.T) {
+				t.Parallel()
+				s := play(t, Rules{Pipeline: pipeline, Messages: 2}, 0)
+				s.give("k")
+				s.want("in flight", s.flying(), "k1")
+				s.give("k", "k", "k!")
+				for _, f := range slices.Clone(s.flights) {
+					s.answer(f.env.Seq, o)
+				}
+				s.want("in flight", s.flying(), "")
+				s.want("settlement", s.settle(), "done 1 of read 1; done 3 of read 2; park 1 behind; park 2 behind; park 3 behind; park 4 behind")
+				s.after(time.Minute)
+				s.want("in flight", s.flying(), "")
+			})
+		}
+	}
+}

@@ -42,7 +42,7 @@ func (m *Machine) unread() bool {
 	if !m.rules.Once {
 		return len(m.parts) > 0
 	}
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if !p.past {
 			return true
 		}
@@ -52,7 +52,7 @@ func (m *Machine) unread() bool {
 
 // untried are the partitions whose heads are to be asked for.
 func (m *Machine) untried() (all []*part) {
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if !p.leaving && (!m.rules.Once || p.past && !p.tried) {
 			all = append(all, p)
 		}
@@ -112,7 +112,7 @@ func (m *Machine) done() bool {
 		m.pending.any() || m.settling != nil {
 		return false
 	}
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if p.leaving || !p.past || !p.tried {
 			return false
 		}

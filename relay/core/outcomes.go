@@ -176,7 +176,7 @@ func (m *Machine) parkSlow() {
 		return
 	}
 	m.slowNext = m.now + slowAfter/4
-	for _, p := range m.parts {
+	for _, p := range m.order {
 		if p.held < m.rules.Messages/4 || p.held == 0 {
 			p.since = never
 		} else if p.since == never {

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/onwardhq/onward/outbox"
@@ -27,7 +29,26 @@ type part struct {
 
 func (m *Machine) newPart(o store.Owned) *part {
 	done := m.once.finished[o.Partition]
-	return &part{id: o.Partition, epoch: o.Epoch, since: never, past: done, tried: done}
+	p := &part{id: o.Partition, epoch: o.Epoch, since: never, past: done, tried: done}
+	m.parts[p.id] = p
+	i, _ := m.find(p.id)
+	m.order = slices.Insert(m.order, i, p)
+	return p
+}
+
+func (m *Machine) find(id int) (int, bool) {
+	return slices.BinarySearchFunc(m.order, id, func(p *part, id int) int { return p.id - id })
+}
+
+// lanesOf are the partition's keys with state in memory, in the order of the keys.
+func (m *Machine) lanesOf(p *part) (all []*lane) {
+	for _, l := range m.lanes {
+		if l.part == p {
+			all = append(all, l)
+		}
+	}
+	slices.SortFunc(all, func(a, b *lane) int { return strings.Compare(a.key.Key, b.key.Key) })
+	return all
 }
 
 // partRead is what one read gave of one partition.
@@ -129,6 +150,9 @@ func (m *Machine) drop(id int) {
 	m.heads.moved(id) // another owner may have published them before it comes back
 	m.epochs[id] = p.epoch
 	delete(m.parts, id)
+	if i, found := m.find(id); found {
+		m.order = slices.Delete(m.order, i, i+1)
+	}
 	for _, r := range p.reads {
 		m.retained.messages -= len(r.items) - r.told
 		for i := r.told; i < len(r.items); i++ {

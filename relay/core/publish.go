@@ -75,7 +75,9 @@ func (m *Machine) publishFront(b *batch) {
 		return
 	}
 	still := len(m.tickets) == 0 && len(b.items) == 0 && m.settling == nil && !m.pending.any()
-	for _, p := range m.parts {
+	for range m.order { // in turn, or one partition could keep the others waiting
+		m.front = (m.front + 1) % len(m.order)
+		p := m.order[m.front]
 		if it := p.front(); it != nil && it.state == ready && (m.fits(it) || still) {
 			m.send(it, b)
 			return
@@ -230,11 +232,11 @@ func (m *Machine) again(it *item) {
 		return
 	}
 	l := it.lane
-	if l.shut() && !l.releasing {
-		m.stayBehind(it)
-	} else if it.parked && it.part.leaving { // the rest of the line must not overtake it
+	if l.shut() && !l.releasing { // and so must what waits behind it, or that would go out when the lane opens again
 		m.stayBehind(it)
 		m.shutLane(l)
+	} else if it.parked && it.part.leaving { // the rest of the line must not overtake it
+		m.stayBehind(it)
 	} else if m.rules.Pipeline {
 		l.recover = true
 		l.unready()
