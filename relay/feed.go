@@ -108,6 +108,7 @@ func (f *feed) serve(ctx context.Context, session store.Session) error {
 		case ctx.Err() != nil:
 			return f.leave(session)
 		}
+		session.Reset() // the turn has ended, with all its calls: nobody holds what they handed over
 		if wait = min(2*wait, 5*time.Second); wait == 0 || time.Since(t.start) > 10*time.Second {
 			wait = 20 * time.Millisecond
 		}

@@ -15,8 +15,8 @@ import (
 // What a session's methods return besides the database's own errors.
 var (
 	// ErrReload: what the caller holds of this session is void (the connection broke, a settle's fate is unknown, a
-	// partition came without our knowing). Drop all memory of it and call Renew, which reads the owned partitions and
-	// their cursors from the database; until then every other method returns ErrReload.
+	// partition came without our knowing). Every method returns it from then on. Drop all memory of the session, wait for the
+	// calls that are out, and call Reset and Renew, which reads the owned partitions and their cursors from the database.
 	ErrReload = &outbox.Error{Code: "onward/session-void", Detail: "the session must be loaded again from the database"}
 	// ErrFenced: another relay has taken everything over. The session is over: drop all memory of it and Join again with
 	// a new relay id.
@@ -145,6 +145,9 @@ type Session interface {
 	// Settle writes outcomes back in one transaction. With ErrReload its fate is unknown; with any other error nothing of it
 	// was done, and the same settlement is repeated.
 	Settle(ctx context.Context, s Settlement) (Settled, error)
+	// Reset says that the caller has dropped all that it holds of the session: the next Renew loads it again from the database,
+	// whether it is void or not. No other call of the session may be out: what it handed over would be lost. It asks nothing.
+	Reset()
 	// GiveBack lets others have the partitions, from where they are settled. Nothing of them may be in flight.
 	GiveBack(ctx context.Context, partitions []int) error
 	// Close gives everything back and leaves. The session's methods return ErrFenced afterwards.

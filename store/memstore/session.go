@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -167,6 +168,7 @@ type session struct {
 	incarnation uint64    // of the server that the session's memory is of
 	beaten      time.Time // the last heartbeat, by the process's clock
 	void, over  bool
+	dropped     bool    // void, and the caller knows
 	mark        int64   // the last number given before the session was made
 	page        uint64  // number of the last read
 	reads       []*read // not settled whole, in order
@@ -220,9 +222,9 @@ func (s *session) usable(c call, op Op) error {
 		return refused(store.ErrFenced, op)
 	}
 	if s.incarnation != s.db.incarnation {
-		s.void = true
+		s.spoil()
 	}
-	if s.void && op != OpRenew && op != OpClose {
+	if s.void && (op != OpRenew || !s.dropped) && op != OpClose {
 		return refused(store.ErrReload, op)
 	}
 	if c.relay == nil || c.sink == nil || c.sink.cursors[s.relay.ID] == nil {
@@ -230,12 +232,26 @@ func (s *session) usable(c call, op Op) error {
 		return refused(store.ErrFenced, op)
 	}
 	if !s.void && s.no != c.sink.cursors[s.relay.ID].no {
-		s.void = true
-		if op != OpRenew && op != OpClose {
+		s.spoil()
+		if op != OpClose {
 			return refused(store.ErrReload, op)
 		}
 	}
 	return nil
+}
+
+// spoil makes the session void, if it is not.
+func (s *session) spoil() {
+	if !s.void {
+		s.void, s.dropped = true, false
+	}
+}
+
+// Reset makes the next renewal load the session again.
+func (s *session) Reset() {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	s.void, s.dropped = true, true
 }
 
 // finish ends the session for good.
@@ -257,7 +273,7 @@ func (s *session) end(c call, op Op) error {
 	if !c.fault.Lost {
 		return nil
 	}
-	s.void = true
+	s.void, s.dropped = true, false
 	return &outbox.Error{
 		Code: store.ErrReload.Code, Op: string(op), Err: c.fault.Err,
 		Detail: "the answer was lost: whether it was done is not known",
@@ -286,7 +302,7 @@ func (s *session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	if ok && take && mine < target {
 		c.sink.claim(c.relay, target-mine)
 	}
-	lease := store.Lease{Until: s.beaten.Add(s.relay.Lease), Recheck: s.db.state.recheck(c.relay, c.now), Relays: relays, Unattended: c.sink.unattended(c.relay)}
+	lease := store.Lease{Lineage: strconv.Itoa(s.db.state.lineage), Until: s.beaten.Add(s.relay.Lease), Recheck: s.db.state.recheck(c.relay, c.now), Relays: relays, Unattended: c.sink.unattended(c.relay)}
 	if ok {
 		lease.Surplus = max(0, mine-target)
 	}
@@ -325,7 +341,7 @@ func (s *session) reload(c call) {
 	}
 	s.reads = nil
 	s.no = c.sink.cursors[s.relay.ID].no
-	s.void, s.incarnation = false, s.db.incarnation
+	s.void, s.dropped, s.incarnation = false, false, s.db.incarnation
 }
 
 // GiveBack frees partitions from where they are settled.

@@ -21,7 +21,7 @@ const (
 )
 
 // Renew renews the lease when a heartbeat is due, takes over what expired, compares what the database says is held with
-// what is in memory, and claims up to the fair share where take is set. A session that is void is loaded again first.
+// what is in memory, and claims up to the fair share where take is set. A session that was reset is loaded again first.
 func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	const op = "renew"
 	if err := s.usable(op); errors.Is(err, store.ErrFenced) {
@@ -66,12 +66,16 @@ func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	return lease, nil
 }
 
-// revive loads a void session again.
+// revive loads a session again whose caller has dropped what it held.
 func (s *Session) revive(ctx context.Context, op string) error {
-	if s.usable(op) == nil {
-		return nil
+	err := s.usable(op)
+	s.mu.Lock()
+	dropped := s.dropped
+	s.mu.Unlock()
+	if err == nil || !dropped {
+		return err
 	}
-	err := s.reload(ctx)
+	err = s.reload(ctx)
 	switch {
 	case errors.Is(err, errNoRow):
 		s.end()

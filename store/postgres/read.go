@@ -132,12 +132,10 @@ func (s *Session) record(op string, l *ledger, r *request, f *found) (page store
 	case s.ledger != l || s.void != nil:
 		return page, false, errVoid(op, store.ErrReload.Detail, s.void)
 	case f.token != s.token:
-		s.void = errVoid(op, "the server's incarnation has changed", nil)
-		return page, false, s.void
+		return page, false, s.spoil(errVoid(op, "the server's incarnation has changed", nil))
 	case r.wentBack(f.top):
 		s.store.doubt()
-		s.void = errLineage(f.top, slices.Max(r.tops))
-		return page, false, s.void
+		return page, false, s.spoil(errLineage(f.top, slices.Max(r.tops)))
 	case r.kind == readWindow && f.over[0]:
 		r.widen()
 		return page, true, nil

@@ -126,6 +126,7 @@ func TestReplicatedWaitsForTheStandby(t *testing.T) {
 	if _, err := s.Read(ctx, room(s, 10)); !errors.Is(err, store.ErrReload) {
 		t.Errorf("a read that is cancelled: %v", err)
 	}
+	s.Reset()
 	if _, err := s.Renew(context.WithoutCancel(t.Context()), true); err != nil {
 		t.Fatal(err)
 	}

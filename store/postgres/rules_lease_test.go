@@ -251,6 +251,9 @@ func TestALostAnswerIsLookedUp(t *testing.T) {
 			if err := s.usable(name); !errors.Is(err, store.ErrReload) {
 				t.Errorf("the session is not void: %v", err)
 			}
+			if _, err := s.Renew(t.Context(), true); !errors.Is(err, store.ErrReload) {
+				t.Errorf("a renewal of a void session whose caller may not know: %v, want ErrReload", err)
+			}
 			if l := g.renew(s); len(l.Owned) != 4 {
 				t.Errorf("%v are owned, want 4", l.Owned)
 			}

@@ -330,6 +330,7 @@ func TestARelayThatFindsItselfOnACopyGoesOn(t *testing.T) {
 	if !errors.Is(err, store.ErrReload) || len(page.Parts) > 0 {
 		t.Errorf("on the copy it read %v, %v", payloads(page), err)
 	}
+	s.Reset()
 	lease, err := s.Renew(t.Context(), true)
 	if err != nil || len(lease.Owned) != 4 || lease.Lineage != fmt.Sprint(g.lineage()) {
 		t.Fatalf("lease %+v, %v; lineage %d", lease, err, g.lineage())

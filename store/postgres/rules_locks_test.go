@@ -199,6 +199,7 @@ func (a *actor) step(ctx context.Context) (err error) {
 	}
 	if errors.Is(err, store.ErrReload) {
 		a.pages = nil
+		a.session.Reset()
 		_, err = a.session.Renew(ctx, true)
 	}
 	switch {

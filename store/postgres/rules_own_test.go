@@ -158,6 +158,10 @@ func TestAStaleOwnerChangesNothing(t *testing.T) {
 				if _, err := s.Read(t.Context(), room(s.Session, 10)); !errors.Is(err, store.ErrReload) {
 					t.Errorf("a read of the void session: %v", err)
 				}
+				if _, err = s.Renew(t.Context(), true); !errors.Is(err, store.ErrReload) {
+					t.Errorf("a renewal of the void session: %v", err)
+				}
+				s.Reset()
 				_, err = s.Renew(t.Context(), true)
 				if !errors.Is(err, store.ErrFenced) {
 					t.Errorf("loaded again: %v, want ErrFenced", err)

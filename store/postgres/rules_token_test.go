@@ -228,6 +228,7 @@ func TestRelaysAgreeOnOneTokenAfterTheServerCrashed(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, s := range []*Session{a, b} {
 		wg.Go(func() {
+			s.Reset()
 			if _, err := s.Renew(t.Context(), true); err != nil {
 				t.Error(err)
 			}

@@ -39,6 +39,7 @@ type Session struct {
 	written    position
 	settled    time.Time
 	void       error     // ErrReload, until reloaded
+	dropped    bool      // the caller knows, and has dropped what it held
 	over       bool      // fenced for good, or closed
 	turned     time.Time // when Renew was last called
 	checked    time.Time
@@ -96,9 +97,20 @@ func (s *Session) fail(op, detail string, cause error) error {
 	if s.over {
 		return errFenced(op)
 	}
-	err := errVoid(op, detail, cause)
-	s.void = err
+	return s.spoil(errVoid(op, detail, cause))
+}
+
+// spoil makes the session void. The lock is held.
+func (s *Session) spoil(err error) error {
+	s.void, s.dropped = err, false
 	return err
+}
+
+// Reset makes the next renewal load the session again.
+func (s *Session) Reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.void, s.dropped = errVoid("reset", store.ErrReload.Detail, s.void), true
 }
 
 // end fences the session for good. last: its relay has no other one.
@@ -183,7 +195,7 @@ func (s *Session) load(ctx context.Context) (*ledger, error) {
 	s.store.sayLineage(mine.lineage)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ledger, s.no, s.token, s.floor, s.lineage, s.count, s.void = l, mine.no, *mine.token, mine.floor, mine.lineage, mine.count, nil
+	s.ledger, s.no, s.token, s.floor, s.lineage, s.count, s.void, s.dropped = l, mine.no, *mine.token, mine.floor, mine.lineage, mine.count, nil, false
 	s.written, s.settled = base, time.Now()
 	return l, nil
 }

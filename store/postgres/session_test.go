@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -57,8 +58,12 @@ func (g *rig) enter(tune ...func(*store.Relay)) *Session {
 	return s.(*Session)
 }
 
+// renew renews as a relay does: a session that is void is loaded again.
 func (g *rig) renew(s *Session) store.Lease {
 	g.t.Helper()
+	if errors.Is(s.usable("renew"), store.ErrReload) {
+		s.Reset()
+	}
 	l, err := s.Renew(g.t.Context(), true)
 	if err != nil {
 		g.t.Fatal(err)

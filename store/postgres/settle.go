@@ -38,12 +38,10 @@ func (s *Session) settle(ctx context.Context, op string, m store.Settlement, gon
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.no < 0 {
-		s.void = errVoid(op, "another relay has taken over, or the server's incarnation has changed", nil)
-		return store.Settled{}, s.void
+		return store.Settled{}, s.spoil(errVoid(op, "another relay has taken over, or the server's incarnation has changed", nil))
 	}
 	if w.own != int64(len(p.own)) {
-		s.void = errVoid(op, "the database says that other partitions are owned than are known here", nil)
-		return store.Settled{}, s.void
+		return store.Settled{}, s.spoil(errVoid(op, "the database says that other partitions are owned than are known here", nil))
 	}
 	l.commit(p)
 	s.no, s.count = w.no, s.count+int64(m.Published)

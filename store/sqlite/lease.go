@@ -15,7 +15,7 @@ import (
 // newcomer is no reason to move it.
 func (s *Session) Renew(ctx context.Context, take bool) (lease store.Lease, err error) {
 	const op = "renew"
-	if err := s.usable(op, true); err != nil {
+	if err := s.usable(op, s.wasReset()); err != nil {
 		return lease, err
 	}
 	before := time.Now() // Until must not be later than the database has it
@@ -44,7 +44,9 @@ func (s *Session) Renew(ctx context.Context, take bool) (lease store.Lease, err 
 		gained := v.held && s.epoch != v.epoch
 		s.mu.Unlock()
 		if reload || gained {
-			s.forget(v)
+			if err := s.forget(v); err != nil {
+				return err
+			}
 		}
 		lease = s.lease(v)
 		return nil

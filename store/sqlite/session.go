@@ -19,19 +19,20 @@ type Session struct {
 	sink  string
 	takes outbox.Selection
 
-	mu     sync.Mutex
-	over   bool      // another relay has this one's place, or it has left
-	void   bool      // what the caller holds is to be loaded again
-	beaten time.Time // before the last heartbeat was sent
-	turned time.Time // when Renew was last called
-	epoch  int64     // 0: the sink's partition is not held
-	no     int64     // of the cursor, as the session knows it
-	at     int64     // the seq up to which was read, or passed over
-	page   uint64    // number of the last read
-	reads  []*read   // not settled whole, in order
-	mark   int64     // the last number given at the first read; -1: there was none
-	past   bool      // that number was read, or all that there was after the session had joined
-	quiet  int64     // data_version of the reader when there was nothing behind at; 0: unknown
+	mu      sync.Mutex
+	over    bool      // another relay has this one's place, or it has left
+	void    bool      // what the caller holds is to be loaded again
+	dropped bool      // void, and the caller has dropped what it held
+	beaten  time.Time // before the last heartbeat was sent
+	turned  time.Time // when Renew was last called
+	epoch   int64     // 0: the sink's partition is not held
+	no      int64     // of the cursor, as the session knows it
+	at      int64     // the seq up to which was read, or passed over
+	page    uint64    // number of the last read
+	reads   []*read   // not settled whole, in order
+	mark    int64     // the last number given at the first read; -1: there was none
+	past    bool      // that number was read, or all that there was after the session had joined
+	quiet   int64     // data_version of the reader when there was nothing behind at; 0: unknown
 }
 
 var _ store.Session = (*Session)(nil)
@@ -203,7 +204,7 @@ func (s *Session) look(c *call) (v view, err error) {
 	return v, err
 }
 
-// usable says whether the session may be used. Renew and Close may be called on a void one.
+// usable says whether the session may be used. Close may be called on a void one, and Renew once it was reset.
 func (s *Session) usable(op string, evenVoid bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,6 +217,23 @@ func (s *Session) usable(op string, evenVoid bool) error {
 	return nil
 }
 
+// spoil makes the session void. The lock is held.
+func (s *Session) spoil() { s.void, s.dropped = true, false }
+
+// Reset makes the next renewal load the session again.
+func (s *Session) Reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.void, s.dropped = true, true
+}
+
+// wasReset reports whether the next renewal may load the session again.
+func (s *Session) wasReset() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped
+}
+
 // check compares the view with what the session remembers. Its caller has the writer's line, so that no settle of our own
 // is between the file and the memory.
 func (s *Session) check(v view) error {
@@ -225,7 +243,7 @@ func (s *Session) check(v view) error {
 	case s.epoch == 0 || s.void:
 		return nil
 	case !v.held, v.epoch != s.epoch, v.no != s.no:
-		s.void = true
+		s.spoil()
 		return refusal(store.ErrReload)
 	}
 	return nil
@@ -239,7 +257,7 @@ func (s *Session) failed(op string, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if isFate(err) && !isBusy(err) { // a busy COMMIT was rolled back by us: nothing was done
-		s.void = true
+		s.spoil()
 		return &outbox.Error{
 			Code: store.ErrReload.Code, Op: op, Detail: "whether the database took it is not known", Hint: outbox.Hint(failed(op, err)), Err: err,
 		}
@@ -248,7 +266,7 @@ func (s *Session) failed(op string, err error) error {
 	case errors.Is(err, store.ErrFenced):
 		s.over = true
 	case errors.Is(err, store.ErrReload):
-		s.void = true
+		s.spoil()
 	}
 	return err
 }
@@ -271,7 +289,7 @@ func (s *Session) GiveBack(ctx context.Context, partitions []int) error {
 			return s.free(c)
 		})
 		if err == nil && slices.Contains(partitions, 0) {
-			s.forget(view{})
+			return s.forget(view{})
 		}
 		return err
 	}))
@@ -302,14 +320,18 @@ func (s *Session) pass(c *call) error {
 }
 
 // forget drops what the session remembers and goes on from the view: its partition, if it is held.
-func (s *Session) forget(v view) {
+func (s *Session) forget(v view) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reads, s.void, s.past, s.quiet = nil, false, false, 0
+	if s.void && !s.dropped { // made so by a call beside this one: its caller holds what would be forgotten
+		return refusal(store.ErrReload)
+	}
+	s.reads, s.void, s.dropped, s.past, s.quiet = nil, false, false, false, 0
 	s.epoch, s.no, s.at = 0, v.no, v.seq
 	if v.held {
 		s.epoch = v.epoch
 	}
+	return nil
 }
 
 // Close gives everything back and leaves.

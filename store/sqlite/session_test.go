@@ -178,6 +178,7 @@ func TestASettleOnAnotherCursorIsFenced(t *testing.T) {
 	if n := one[int64](t, f, `SELECT seq + published FROM outbox_partitions`); n != 0 {
 		t.Error("it was written")
 	}
+	s.Reset()
 	if lease, err := s.Renew(t.Context(), true); err != nil || len(lease.Owned) != 1 {
 		t.Errorf("%+v, %v", lease, err)
 	}
@@ -205,6 +206,7 @@ func TestASettleOfUnknownFateIsLoadedAgain(t *testing.T) {
 		t.Errorf("a read of a void session: %v, want ErrReload", err)
 	}
 	st.writer.sql["commit"] = commit
+	s.Reset()
 	if lease, err := s.Renew(t.Context(), true); err != nil || len(lease.Owned) != 1 {
 		t.Fatalf("%+v, %v", lease, err)
 	}

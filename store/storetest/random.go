@@ -195,6 +195,8 @@ func (c *schedule) lost(w *worker, err error) {
 		c.workers = slices.DeleteFunc(c.workers, func(o *worker) bool { return o == w })
 	case !errors.Is(err, store.ErrReload):
 		c.Fatalf("%s: %v", w.as.Name, err)
+	default:
+		w.session.Reset()
 	}
 	c.excuse(w)
 }

@@ -13,6 +13,7 @@ import (
 var together = []spec{
 	{"ASessionServesSeveralGoroutines", severalGoroutines},
 	{"CancelledCallsLoseNothing", cancelledCalls},
+	{"AResetSessionGivesEverythingAgain", resetSession},
 	{"ConcurrentJoinsGiveEachPartitionOneOwner", concurrentJoins},
 }
 
@@ -102,6 +103,25 @@ func severalGoroutines(s *suite) {
 	s.want("messages", len(l.copies), writers*each)
 }
 
+// resetSession: once the caller has dropped what it held, nothing works but the renewal, which goes on from what the database has:
+// what was handed over and not settled comes again, and partitions are kept.
+func resetSession(s *suite) {
+	r := s.alone()
+	s.sendNamed("k", "a", "b")
+	s.want("first", names(r.drain()), []string{"a", "b"})
+	held := r.lease.Owned
+	r.session.Reset()
+	for what, err := range r.everyMethod("renew", "close") {
+		s.wantError(what, err, store.ErrReload)
+	}
+	s.want("partitions", len(r.renew().Owned), len(held))
+	s.want("again", names(r.drain()), []string{"a", "b"})
+	r.settleAll()
+	r.session.Reset()
+	r.renew()
+	s.want("once they are settled", names(r.drain()), []string(nil))
+}
+
 // cancelledCalls calls every method with a context that has ended, or ends meanwhile: what it did may be unknown, then the
 // session says so and is loaded again.
 func cancelledCalls(s *suite) {
@@ -126,6 +146,7 @@ func cancelledCalls(s *suite) {
 		cancel()
 	}
 	s.until("the session can be used again", func() bool {
+		r.session.Reset()
 		lease, err := r.session.Renew(s.ctx, true)
 		r.lease = lease
 		return err == nil && len(lease.Owned) == s.partitions
