@@ -78,8 +78,8 @@ type Result struct {
 // Capabilities are claims that brokertest checks.
 type Capabilities struct {
 	// Pipeline: several messages of one key may be on their way at once, because they arrive in the order in which they
-	// were handed over, and if one fails, every later one of its key that was on its way fails too. Without it the relay
-	// keeps one message of a key in flight.
+	// were handed over, and if one fails, every later one of its key that was on its way fails too, and so does what is handed
+	// over before all of them have been answered. Without it the relay keeps one message of a key in flight.
 	Pipeline bool
 	// Positions: accepted messages come with the broker's position.
 	Positions bool

@@ -16,7 +16,7 @@ import (
 // Config is what the broker is like. The zero value takes everything, tells no duplicates apart, names no positions and
 // answers within Publish, in the caller's goroutine.
 type Config struct {
-	// Pipeline: while a message of a key has failed and the answer is not delivered, later ones of its key fail too. They
+	// Pipeline: while a message of a key has failed and not all answers are delivered, later ones of its key fail too. They
 	// get the same answer, but for Rejected, which becomes Retry: it is not their fault.
 	Pipeline  bool
 	Positions bool          // answers name a position, a decimal number that grows
@@ -25,6 +25,16 @@ type Config struct {
 	// Latency is the time from the arrival of a batch to its answers; it is kept by the runtime's clock (or that of
 	// testing/synctest). Messages are stored when they are handed over.
 	Latency time.Duration
+	// Deliver takes each answer to its sender, at a moment and in an order of its own; with it Latency counts for nothing.
+	// nil: answers come after Latency. It is called in Publish, and must not call what it is given before it has returned.
+	Deliver func(answer func())
+	// Stored is told of each message as it is stored, under the broker's lock; nil: nobody is.
+	Stored func(Message)
+	// Compare: a message with a key is stored only behind the one that was the last of its key when it was handed over, and a
+	// second copy never. What comes Late finds its place taken.
+	Compare bool
+	// Fence: a message of a partition's older owner is refused once one of a newer owner has come.
+	Fence bool
 	// IDsOnly keeps no headers and payloads, for runs of millions of messages.
 	IDsOnly bool
 	// Now is the clock of the dedup window and of Message.At; nil: time.Now.
@@ -62,9 +72,18 @@ type Broker struct {
 	topics      map[string][]int // indexes into log
 	seen        map[outbox.ID]sighting
 	seenOrder   []outbox.ID // oldest first, for the end of the window
-	late        []Message
+	late        []delayed
+	last        map[string]int64    // compare: the position of each key's last message
+	epochs      map[int]int64       // fence: of the newest owner of each partition
 	failing     map[string]*failure // pipeline: keys whose messages fail at the moment
 	changed     chan struct{}       // nil, or what readers wait for: closed when something is stored
+}
+
+// delayed is a message that is on its way.
+type delayed struct {
+	message   Message
+	behind    int64 // compare: the last of its key when it was handed over
+	partition int
 }
 
 type sighting struct {
@@ -79,7 +98,7 @@ func New(c Config) *Broker {
 	}
 	return &Broker{
 		cfg: c, faults: slices.Clone(c.Faults), topics: map[string][]int{}, seen: map[outbox.ID]sighting{},
-		failing: map[string]*failure{},
+		failing: map[string]*failure{}, last: map[string]int64{}, epochs: map[int]int64{},
 	}
 }
 
@@ -110,13 +129,16 @@ func (b *Broker) SetFaults(rules ...Rule) {
 }
 
 // DeliverLate stores the messages whose delivery was Late, in the order in which they were sent, and returns how many
-// were not dropped as duplicates.
+// were not dropped: as duplicates, or because their place is taken or their owner fenced.
 func (b *Broker) DeliverLate() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	stored := 0
-	for _, m := range b.late {
-		if _, duplicate := b.store(m); !duplicate {
+	for _, d := range b.late {
+		if b.cfg.Compare && b.last[d.message.Key] != d.behind || b.fenced(d.partition, d.message.Epoch) {
+			continue
+		}
+		if _, duplicate := b.store(d.message); !duplicate {
 			stored++
 		}
 	}
@@ -194,7 +216,8 @@ func (b *Broker) keep(e *broker.Envelope) Message {
 // store appends a message unless it is a duplicate, and returns its position: a duplicate's is that of the first copy.
 func (b *Broker) store(m Message) (position int64, duplicate bool) {
 	m.At = b.cfg.Now()
-	if b.cfg.Dedup > 0 {
+	remembers := b.cfg.Dedup > 0 || b.cfg.Compare && m.Key != ""
+	if remembers {
 		b.forget(m.At)
 		if s, ok := b.seen[m.ID]; ok {
 			return s.position, true
@@ -203,9 +226,13 @@ func (b *Broker) store(m Message) (position int64, duplicate bool) {
 	m.Position = int64(len(b.log)) + 1
 	b.topics[m.Topic] = append(b.topics[m.Topic], len(b.log))
 	b.log = append(b.log, m)
-	if b.cfg.Dedup > 0 {
+	if remembers {
 		b.seen[m.ID] = sighting{m.At, m.Position}
 		b.seenOrder = append(b.seenOrder, m.ID)
+		b.last[m.Key] = m.Position
+	}
+	if b.cfg.Stored != nil {
+		b.cfg.Stored(m)
 	}
 	if b.changed != nil {
 		close(b.changed)
@@ -216,10 +243,25 @@ func (b *Broker) store(m Message) (position int64, duplicate bool) {
 
 // forget drops the ids whose window is over.
 func (b *Broker) forget(now time.Time) {
+	if b.cfg.Compare { // by what the topic holds, not by a window
+		return
+	}
 	n := 0
 	for n < len(b.seenOrder) && now.Sub(b.seen[b.seenOrder[n]].at) >= b.cfg.Dedup {
 		delete(b.seen, b.seenOrder[n])
 		n++
 	}
 	b.seenOrder = b.seenOrder[n:]
+}
+
+// fenced reports whether a newer owner of the partition has published; an owner that is the newest is known from then on.
+func (b *Broker) fenced(partition int, epoch int64) bool {
+	if !b.cfg.Fence {
+		return false
+	}
+	if epoch < b.epochs[partition] {
+		return true
+	}
+	b.epochs[partition] = epoch
+	return false
 }

@@ -195,6 +195,56 @@ func TestPipelineKeepsFailingUntilTheFailureIsAnswered(t *testing.T) {
 	})
 }
 
+// Whoever drives the broker chooses when each answer comes, and until then what is behind a failure fails.
+func TestAnswersComeWhenTheyAreDelivered(t *testing.T) {
+	t.Parallel()
+	var answers []func()
+	b := New(Config{Pipeline: true, Deliver: func(f func()) { answers = append(answers, f) }, Faults: []Rule{Nth(1, Fault{Outcome: broker.Retry})}})
+	p, batch := b.Publisher(), envelopes("a", "a", "a")
+	results := make([]broker.Result, 3)
+	done := func(i int, r broker.Result) { results[i] = r }
+	p.Publish(t.Context(), batch[:2], done)
+	if len(answers) != 2 || results[0].Outcome != 0 {
+		t.Fatalf("%d answers to deliver, %+v delivered", len(answers), results)
+	}
+	answers[1]()
+	answers[0]()
+	p.Publish(t.Context(), batch[2:], func(_ int, r broker.Result) { results[2] = r })
+	answers[2]()
+	wantEqual(t, "outcomes", outcomes(results), []string{"retry", "retry", "accepted"})
+}
+
+// Compare: a second copy is never stored, however long ago the first one came, and a late copy finds its place taken.
+func TestCompareStoresAMessageBehindTheOneItKnew(t *testing.T) {
+	t.Parallel()
+	late := Fault{Outcome: broker.Uncertain, Delivery: Late}
+	now := time.Unix(0, 0)
+	b := New(Config{Compare: true, Now: func() time.Time { return now }, Faults: []Rule{AtMost(1, Nth(1, late))}})
+	p, batch := b.Publisher(), envelopes("a", "a")
+	wantEqual(t, "first try", outcomes(publish(t.Context(), p, batch[:1])), []string{"uncertain"})
+	wantEqual(t, "others", outcomes(publish(t.Context(), p, batch)), []string{"accepted", "accepted"})
+	now = now.Add(1000 * time.Hour)
+	wantEqual(t, "again", outcomes(publish(t.Context(), p, batch)), []string{"duplicate", "duplicate"})
+	if n := b.DeliverLate(); n != 0 || b.Len() != 2 {
+		t.Errorf("%d late copies were stored, %d messages in all", n, b.Len())
+	}
+}
+
+// Fence: what an older owner of a partition sends is refused once a newer one has published, also what was on its way.
+func TestFenceRefusesAnOlderOwner(t *testing.T) {
+	t.Parallel()
+	b := New(Config{Fence: true, Faults: []Rule{Nth(2, Fault{Outcome: broker.Uncertain, Delivery: Late})}})
+	p, batch := b.Publisher(), envelopes("a", "b", "c", "d")
+	for i := range batch {
+		batch[i].Epoch = []int64{1, 1, 2, 1}[i]
+	}
+	wantEqual(t, "outcomes", outcomes(publish(t.Context(), p, batch)), []string{"accepted", "uncertain", "accepted", "unavailable"})
+	if n := b.DeliverLate(); n != 0 {
+		t.Errorf("%d late copies of the older owner were stored", n)
+	}
+	wantEqual(t, "stored", seqs(b.All()), []int64{1, 3})
+}
+
 func TestWithoutPipelineALaterMessageOfAFailedKeyArrives(t *testing.T) {
 	t.Parallel()
 	b := New(Config{Faults: []Rule{Nth(1, Fault{Outcome: broker.Retry})}})

@@ -29,13 +29,16 @@ var (
 	errThrottled   = errors.New("membroker: throttled")
 	errTooLarge    = errors.New("membroker: the payload is larger than MaxBytes")
 	errBehind      = errors.New("membroker: an earlier message of its key failed")
+	errFenced      = errors.New("membroker: a newer owner of the partition has published")
 	errNoAnswer    = errors.New("membroker: the context ended before the answer")
 )
 
-// failure is a message of a key that failed and whose answer is not delivered yet.
+// failure is a message of a key that failed, with those behind it that failed for that reason: what comes of the key before all
+// their answers are delivered fails too, or it would overtake them.
 type failure struct {
 	key    string
-	ids    map[outbox.ID]bool // it, and those behind it that failed with it
+	ids    map[outbox.ID]bool
+	open   int                // answers that are not delivered
 	result broker.Result      // what those behind it get
 }
 
@@ -75,6 +78,14 @@ func (p *Publisher) Publish(ctx context.Context, batch []broker.Envelope, done f
 		}
 		a.index = i
 		answers = append(answers, a)
+	}
+	if deliver := p.broker.cfg.Deliver; deliver != nil {
+		for _, a := range answers {
+			if !a.stalls {
+				deliver(func() { p.deliver([]answer{a}, done) })
+			}
+		}
+		return
 	}
 	if p.broker.cfg.Latency <= 0 {
 		p.deliver(answers, done)
@@ -161,8 +172,11 @@ func (b *Broker) offer(e *broker.Envelope) answer {
 	if b.throttle > 0 {
 		return answer{result: broker.Result{Outcome: broker.Throttled, After: b.throttle, Code: broker.CodeThrottled, Err: errThrottled}}
 	}
-	if r, fails := b.behind(e); fails {
-		return answer{result: r}
+	if b.fenced(e.Partition, e.Epoch) {
+		return answer{result: broker.Result{Outcome: broker.Unavailable, Code: broker.CodePermission, Err: errFenced}}
+	}
+	if f := b.behind(e); f != nil {
+		return answer{result: f.result, failure: f}
 	}
 	if f := b.fault(e); !f.none() {
 		return b.fail(e, f)
@@ -199,7 +213,7 @@ func (b *Broker) fail(e *broker.Envelope, f Fault) answer {
 	case Stored:
 		b.store(b.keep(e))
 	case Late:
-		b.late = append(b.late, b.keep(e))
+		b.late = append(b.late, delayed{b.keep(e), b.last[e.Key], e.Partition})
 	case Dropped:
 	}
 	a := answer{result: f.result()}
@@ -224,34 +238,35 @@ func (b *Broker) failed(e *broker.Envelope, r broker.Result) answer {
 	default: // the same answer
 	}
 	r.Err = errBehind
-	a.failure = &failure{key: e.Key, ids: map[outbox.ID]bool{e.ID: true}, result: r}
+	a.failure = &failure{key: e.Key, ids: map[outbox.ID]bool{e.ID: true}, open: 1, result: r}
 	b.failing[e.Key] = a.failure
 	return a
 }
 
-// behind answers a message whose key fails at the moment. One that failed before and comes again shows that its sender
-// knows: with it the key recovers.
-func (b *Broker) behind(e *broker.Envelope) (broker.Result, bool) {
+// behind returns the failure of a message whose key fails at the moment. One that failed before and comes again shows that its
+// sender knows: with it the key recovers.
+func (b *Broker) behind(e *broker.Envelope) *failure {
 	f := b.failing[e.Key]
 	if f == nil {
-		return broker.Result{}, false
+		return nil
 	}
 	if f.ids[e.ID] {
 		delete(b.failing, e.Key)
-		return broker.Result{}, false
+		return nil
 	}
 	f.ids[e.ID] = true
-	return f.result, true
+	f.open++
+	return f
 }
 
-// recover ends a key's failure once its answer is delivered.
+// recover ends a key's failure once its answers are delivered.
 func (b *Broker) recover(f *failure) {
 	if f == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.failing[f.key] == f {
+	if f.open--; f.open == 0 && b.failing[f.key] == f {
 		delete(b.failing, f.key)
 	}
 }
