@@ -22,6 +22,7 @@ help: ## say what can be done
 .PHONY: test
 test: up ## every test of every module on real servers; none may skip
 	@dev/part 'test modules' dev/test modules $(UNITS)
+	@dev/part 'simulator' $(MAKE) --silent sim
 	@dev/part 'test e2e' dev/test e2e $(E2E)
 	@GO_TEST_FLAGS='-skip=AtAMillionMessages|ThroughAPooler' PGTZ=Asia/Tokyo ONWARD_TEST_TABLE_PREFIX=shop_ dev/part 'test store/postgres in another time zone, with another table prefix' dev/test elsewhere ./store/postgres/...
 
@@ -79,6 +80,10 @@ kills: up ## kill relays 10,000 times under load, half an hour; nothing may be l
 .PHONY: restarts
 restarts: up ## restart and rescale relays 1,000 times under load, minutes; nothing may come twice. RESTARTS=100 for fewer, SEED=n
 	@eval "$$(dev/services env)"; go run ./e2e/endure restarts $(if $(RESTARTS),-n $(RESTARTS),-report docs/proof/restarts.json) $(if $(SEED),-seed $(SEED))
+
+.PHONY: sim
+sim: ## the simulator: every promise checked after every step; SEEDS=1000 runs more, FROM=77 SEEDS=1 ARGS=-trace shows one
+	@go run ./e2e/cmd/sim -from $(or $(FROM),1) -seeds $(or $(SEEDS),60) -workers 2 $(ARGS)
 
 .PHONY: up
 up: ## start the servers of the tests; dev/services env prints where they are

@@ -38,8 +38,8 @@ var (
 type failure struct {
 	key    string
 	ids    map[outbox.ID]bool
-	open   int                // answers that are not delivered
-	result broker.Result      // what those behind it get
+	open   int           // answers that are not delivered
+	result broker.Result // what those behind it get
 }
 
 // Capabilities returns what the configuration says.
