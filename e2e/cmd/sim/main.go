@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/onwardhq/onward/e2e/harness"
 	"github.com/onwardhq/onward/e2e/sim"
 )
 
@@ -48,6 +49,8 @@ func main() {
 
 // totals are what all seeds came to.
 type totals struct {
+	Command string     `json:"command"`
+	Commit  string     `json:"commit"`
 	From    uint64     `json:"from"`
 	Seeds   int        `json:"seeds"`
 	Steps   int        `json:"steps"`
@@ -68,7 +71,7 @@ type failure struct {
 }
 
 func run(from uint64, seeds, steps, workers int, trace bool) *totals {
-	t := &totals{From: from, Seeds: seeds, Reached: sim.Counts{}, Counts: sim.Counts{}}
+	t := &totals{Command: "go run ./e2e/cmd/sim " + strings.Join(os.Args[1:], " "), Commit: harness.Commit(), From: from, Seeds: seeds, Reached: sim.Counts{}, Counts: sim.Counts{}}
 	hashes := make([]uint64, seeds)
 	var mu sync.Mutex
 	var all sync.WaitGroup
