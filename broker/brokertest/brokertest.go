@@ -97,6 +97,7 @@ var cases = []struct {
 	{"accepts only what another connection reads", acceptedIsReadable},
 	{"drops duplicates within the window", dropsDuplicates},
 	{"remembers ids for the whole window", remembersIDs},
+	{"tells messages apart by their ids alone", tellsApartByID},
 	{"names positions that grow", namesPositions},
 	{"keeps order in a pipeline", keepsPipeline},
 	{"takes MaxBytes and no more", takesMaxBytes},

@@ -161,6 +161,9 @@ var defects = []defect{
 	{name: "accepts and loses", caught: "accepts only what another connection reads", config: membroker.Config{Faults: []membroker.Rule{membroker.Nth(5, membroker.Fault{Outcome: broker.Accepted})}}},
 	{name: "claims deduplication", caught: "drops duplicates within the window", claims: func(c *broker.Capabilities) { c.Dedup = time.Hour }},
 	{name: "claims a longer window", caught: "remembers ids for the whole window", config: window, claims: func(c *broker.Capabilities) { c.Dedup = 2 * time.Second }},
+	{name: "takes the number for the id", caught: "tells messages apart by their ids alone", config: membroker.Config{Dedup: time.Minute}, publish: sending(func(e *broker.Envelope) {
+		e.ID = outbox.ID{15: byte(e.Seq), 14: byte(e.Seq >> 8)} //nolint:gosec // a few hundred
+	})},
 	{name: "claims positions", caught: "names positions that grow", claims: func(c *broker.Capabilities) { c.Positions = true }},
 	{name: "repeats a position", caught: "names positions that grow", config: membroker.Config{Positions: true}, publish: answering(func(_ *double, _ broker.Envelope, r *broker.Result) { r.Position = "1" })},
 	{name: "claims a pipeline", caught: "keeps order in a pipeline", claims: func(c *broker.Capabilities) { c.Pipeline = true }},

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/onwardhq/onward/store"
 )
 
 var losing = []spec{
 	{"SettleRefusesAStaleEpoch", settleRefusesStale},
+	{"AStaleVerdictOnAParkedMessageChangesNothing", staleVerdictOnParked},
 	{"GiveBackRefusesAStaleEpoch", giveBackRefusesStale},
 	{"CloseRefusesAStaleEpoch", closeRefusesStale},
 	{"ARelayThatNobodyReplacedGoesOn", sleeperGoesOn},
@@ -59,6 +61,48 @@ func settleRefusesStale(s *suite) {
 	s.wantVoid(stale)
 	s.want("published", s.sink().Published, 1)
 	s.wantUntouched(next)
+}
+
+// A relay that was taken over knows parked rows, and gives each kind of verdict on one: none has an effect.
+func staleVerdictOnParked(s *suite) {
+	stale := s.join(s.short()).holdAll()
+	for _, key := range []string{"out", "again", "dies"} {
+		s.sendNamed(key, key, key+" behind")
+		stale.park(0)
+	}
+	heads := stale.heads().Due
+	next := stale.successor()
+	look := func() (all []string) {
+		for _, key := range []string{"out", "again", "dies"} {
+			for _, p := range next.followers(key, store.Place{}) {
+				all = append(all, fmt.Sprintf("%s %s %d", p.Payload, p.Reason, p.Attempts))
+			}
+		}
+		return append(all, fmt.Sprint(parkedNames(next.heads().Due), s.sink().Dead))
+	}
+	before := look()
+	verdicts := map[string]store.Verdict{"out": out(), "again": retryIn(time.Hour, 2), "dies": dies(true, 2)}
+	var given []store.Verdict
+	for _, p := range heads {
+		given = append(given, fromParked(p, verdicts[p.Key]))
+	}
+	s.want("heads", len(given), 3)
+	_, err := stale.session.Settle(s.ctx, store.Settlement{Verdicts: given})
+	s.wantError("settle", err, store.ErrFenced, store.ErrReload)
+	s.want("what is parked and dead", look(), before)
+	for _, p := range next.heads().Due { // the stale one's second attempt was none
+		if p.Key != "again" {
+			continue
+		}
+		next.settle(nil, fromParked(p, dies(true, 2)))
+		list, err := s.Admin.Dead(s.ctx, store.Filter{ID: p.ID})
+		s.ok(err, "dead")
+		var tries []string
+		for _, a := range list.Dead[0].Tries {
+			tries = append(tries, a.Outcome)
+		}
+		s.want("attempts", tries, []string{"retry", "rejected"})
+	}
 }
 
 func giveBackRefusesStale(s *suite) {
