@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/onwardhq/onward/internal/failpoint"
 	"github.com/onwardhq/onward/relay/core"
 	"github.com/onwardhq/onward/store"
 )
@@ -241,6 +242,7 @@ func (t *turn) wake(io context.Context) {
 
 func (t *turn) settle(io context.Context) {
 	each(io, t, t.settles, func(e core.Settle) {
+		failpoint.Hit("relay.settle.published")
 		settled, err := t.session.Settle(io, e.Settlement)
 		t.tell(io, t.events, core.Settled{Settled: settled, Err: err})
 	})
@@ -271,6 +273,7 @@ func (t *turn) lease(io context.Context) {
 		case <-t.quit:
 			return
 		case e := <-t.givebacks:
+			failpoint.Hit("relay.giveback.settled")
 			err := t.session.GiveBack(io, e.Partitions)
 			t.tell(io, t.leases, core.GaveBack{Partitions: e.Partitions, Err: err})
 		case <-wait.C:

@@ -25,9 +25,10 @@ var allowList = map[string]Allowance{
 		Tests: []string{"store/memstore", "broker/membroker"},
 	},
 	"relay": {
-		Ours:  []string{"outbox", "broker", "store", "relay/core"},
+		Ours:  []string{"outbox", "broker", "store", "relay/core", "internal/failpoint"},
 		Tests: []string{"store/memstore", "broker/membroker"},
 	},
+	"internal/failpoint": {}, // of relay; store/postgres and store/sqlite have their own
 
 	// Leaves: one client library each, and the contracts. Never each other, never the root's internal packages.
 	"store/postgres": {

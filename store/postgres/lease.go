@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/postgres/internal/failpoint"
 )
 
 const (
@@ -227,6 +228,7 @@ func (s *Session) claim(ctx context.Context, op string, n int) error {
 	if err != nil {
 		return s.fail(op, "a claim's fate is unknown", err)
 	}
+	failpoint.Hit("postgres.claim.committed")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ledger.add(got)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/postgres/internal/failpoint"
 )
 
 // MigrateConfig says which outbox to migrate. The zero value is the outbox_ tables in the schema public.
@@ -228,6 +229,7 @@ func (m *Migrator) step(ctx context.Context, conn *pgx.Conn) (done bool, err err
 		if err := execAll(ctx, tx.Conn(), now.SQL); err != nil {
 			return stepError(*now, err)
 		}
+		failpoint.Hit("postgres.migrate.step")
 		return m.setVersion(ctx, tx.Conn(), now.Version)
 	})
 }

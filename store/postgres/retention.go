@@ -9,6 +9,7 @@ import (
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/postgres/internal/failpoint"
 )
 
 var _ store.Retainer = (*Store)(nil)
@@ -83,6 +84,9 @@ func (s *Store) Retain(ctx context.Context, r store.Retention) (done store.Retai
 	case !may:
 		w.stage = stageIdle
 		return done, nil
+	}
+	if step.gone > 0 {
+		failpoint.Hit("postgres.retain.committed")
 	}
 	return w.finish(step, time.Since(began), r), nil
 }

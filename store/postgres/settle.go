@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/postgres/internal/failpoint"
 )
 
 // Settle writes outcomes back in one statement: how far the relay has got, what is parked, dead or positioned. Where a key
@@ -32,8 +33,13 @@ func (s *Session) settle(ctx context.Context, op string, m store.Settlement, gon
 	p := l.settle(m.Done, gone)
 	w := s.write(p, m)
 	s.mu.Unlock()
+	failpoint.Hit("postgres.settle.before")
 	if err := w.send(ctx, s); err != nil {
 		return store.Settled{}, s.settleFailed(op, l, err)
+	}
+	failpoint.Hit("postgres.settle.committed")
+	if len(gone) > 0 {
+		failpoint.Hit("postgres.giveback.committed")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,6 +113,7 @@ func (w *outcome) send(ctx context.Context, s *Session) error {
 			b.Queue(s.sql["promote"], s.sink, w.verdicts.keyPartitions, w.verdicts.keys, s.member.ID.String())
 		}
 	}, func(r pgx.BatchResults) error {
+		failpoint.Hit("postgres.park.sent")
 		if len(w.verdicts.keys) > 0 {
 			if _, err := r.Exec(); err != nil {
 				return err

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/onwardhq/onward/store/postgres/internal/failpoint"
 )
 
 // whose says what a take-over needs.
@@ -53,13 +55,19 @@ func (s *Store) tryTakeOver(ctx context.Context, relay string, w whose) error {
 	if err != nil || !found {
 		return err
 	}
+	failpoint.Hit("postgres.takeover.locked")
 	if err := s.freePartitions(ctx, tx, relay); err != nil {
 		return err
 	}
+	failpoint.Hit("postgres.takeover.freed")
 	if _, err := tx.Exec(ctx, s.text("unregister"), relay); err != nil {
 		return err
 	}
-	return tx.Commit(ctx)
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("postgres.takeover.committed")
+	return nil
 }
 
 // lockRelay finds nothing where the relay is alive, gone, or somebody else is at it.

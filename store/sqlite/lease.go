@@ -6,6 +6,7 @@ import (
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/sqlite/internal/failpoint"
 )
 
 // Renew beats when a heartbeat is due, takes over what expired, claims the partition where it is free, and says what is
@@ -81,6 +82,7 @@ func (s *Session) renewed(c *call, before time.Time, beat, take bool) (v view, e
 			if _, err := c.row("claim", []any{id, s.sink}, &v.epoch, &v.no, &v.seq); err != nil {
 				return err
 			}
+			failpoint.Hit("sqlite.claim.written")
 		}
 		v, err = s.look(c)
 		return err
@@ -100,6 +102,7 @@ func (s *Session) takeOverExpired(c *call) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("sqlite.takeover.freed")
 	removed, err := c.exec("remove_expired", id)
 	if err == nil {
 		s.store.log.InfoContext(c.ctx, "took over relays whose lease has ended", "relays", removed, "sinks", freed)

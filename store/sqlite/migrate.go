@@ -11,6 +11,7 @@ import (
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/sqlite/internal/failpoint"
 )
 
 // MigrateConfig says which outbox to migrate. The zero value is the outbox_ tables.
@@ -134,6 +135,7 @@ func (m *Migrator) step(c *call) (done bool, err error) {
 		if _, err := c.conn.ExecContext(c.ctx, next.SQL); err != nil {
 			return failed("step "+next.String(), err)
 		}
+		failpoint.Hit("sqlite.migrate.step")
 		_, err = c.conn.ExecContext(c.ctx, m.names.sql(setVersion), strconv.Itoa(next.Version))
 		return err
 	})

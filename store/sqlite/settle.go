@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/onwardhq/onward/store"
+	"github.com/onwardhq/onward/store/sqlite/internal/failpoint"
 )
 
 // Settle writes outcomes back, all or nothing, behind a fence: the version of the cursor.
@@ -27,9 +28,17 @@ func (s *Session) Settle(ctx context.Context, st store.Settlement) (settled stor
 			}
 			return err
 		}
-		if err := c.write(func() error { return s.settle(c, plan, st, &settled) }); err != nil {
+		err = c.write(func() error {
+			if err := s.settle(c, plan, st, &settled); err != nil {
+				return err
+			}
+			failpoint.Hit("sqlite.settle.written")
+			return nil
+		})
+		if err != nil {
 			return err
 		}
+		failpoint.Hit("sqlite.settle.committed")
 		s.settled(plan)
 		return nil
 	})

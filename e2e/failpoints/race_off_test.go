@@ -1,0 +1,5 @@
+//go:build !race
+
+package failpoints
+
+var buildFlags []string
