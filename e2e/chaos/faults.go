@@ -73,10 +73,10 @@ func (r *run) do(ctx, timed context.Context, s Step, f *Fault) error {
 	case LinkLatency, LinkReset, LinkHole, LinkCut:
 		return r.breakLinks(timed, s, f, rng)
 	case Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull:
-		f.Target, f.Relays = r.Store, mostRelays
+		f.Target, f.Relays = r.Store, len(r.some(rng, mostRelays))
 		return r.breakDatabase(ctx, timed, s, f)
 	case BrokerRestart, BrokerFull, BrokerDeny, BrokerRename:
-		f.Target, f.Relays = r.Broker, mostRelays
+		f.Target, f.Relays = r.Broker, len(r.some(rng, mostRelays))
 		return r.breakBroker(ctx, timed, s, f)
 	case WriterKill:
 		return r.killWriter(timed, s, f, rng)
