@@ -27,7 +27,7 @@ type Report struct {
 	MostByFaults int           `json:"duplicates_at_most"` // what the windows of all faults allow
 	MostCopies   int           `json:"copies_at_most"`     // of one message
 
-	Faults   []FaultReport       `json:"faults"`
+	Faults   []FaultReport       `json:"faults,omitempty"`
 	ByKind   map[Kind]KindReport `json:"faults_by_kind"`
 	Examples []string            `json:"examples,omitempty"` // of what is wrong, at most 20
 }

@@ -129,8 +129,14 @@ func (c *checking) line(faults int, wrong []string) string {
 	return text
 }
 
+// Summary is the report without its timeline.
+func (r Report) Summary() Report {
+	r.Faults, r.Examples = nil, nil
+	return r
+}
+
 // Table says in lines which kinds of faults there were, what was in flight, and how long it took to recover.
-func (r *Report) Table() []string {
+func (r Report) Table() []string {
 	lines := []string{fmt.Sprintf("%-22s %5s %9s %9s %12s %12s", "fault", "times", "in flight", "at most", "recovered in", "at most")}
 	for _, kind := range slices.Sorted(maps.Keys(r.ByKind)) {
 		k := r.ByKind[kind]

@@ -43,7 +43,7 @@ Flags:
 // options are what the flags say.
 type options struct {
 	chaos.Config
-	dir, json string
+	dir, json, proof string
 }
 
 func main() {
@@ -83,8 +83,7 @@ func run(ctx context.Context, args []string, out, words io.Writer) (ok bool, err
 	o.Progress = words
 	reports, err := runs(ctx, o, all, out, words)
 	if o.json != "" {
-		text, failed := json.MarshalIndent(reports, "", "  ")
-		err = errors.Join(err, failed, os.WriteFile(o.json, append(text, '\n'), 0o600))
+		err = errors.Join(err, writeJSON(o.json, reports))
 	}
 	ok = err == nil
 	for i := range reports {
@@ -109,6 +108,7 @@ func parse(args []string, words io.Writer) (o options, err error) {
 	flags.StringVar(&o.dir, "dir", filepath.Join(".dev", "chaos"), "where the folders of reports are made")
 	flags.StringVar(&o.Program, "onward", "", "the program to be tried; default: built from this work tree")
 	flags.StringVar(&o.json, "json", "", "write the reports to this file as well")
+	flags.StringVar(&o.proof, "proof", "", "write each report, without its timeline, to chaos-STORE-BROKER.json in this folder (docs/proof)")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -143,10 +143,21 @@ func runs(ctx context.Context, o options, all bool, out, words io.Writer) (repor
 			continue
 		}
 		reports = append(reports, report)
+		if o.proof != "" {
+			err = errors.Join(err, writeJSON(filepath.Join(o.proof, "chaos-"+c.Store+"-"+c.Broker+".json"), report.Summary()))
+		}
 		say(out, words, report)
 		_, _ = fmt.Fprintf(words, "  report: %s\n", c.Dir)
 	}
 	return reports, err
+}
+
+func writeJSON(file string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
 // say says the verdict, and beside it what was wrong and which faults there were.
