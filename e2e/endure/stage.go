@@ -40,7 +40,7 @@ type config struct {
 func (c *config) usual() {
 	c.Count, c.Relays, c.Lease, c.Every = 10_000, 6, time.Second, 100*time.Millisecond
 	if c.What == "restarts" {
-		c.Count, c.Relays, c.Lease, c.Every = 1000, 3, 5*time.Second, 40*time.Millisecond
+		c.Count, c.Relays, c.Lease, c.Every = 1000, 3, 15*time.Second, 40*time.Millisecond
 	}
 }
 

@@ -35,7 +35,7 @@ func beforeTheDisaster(t *testing.T, seed uint64, settings ...string) *disaster 
 	t.Cleanup(d.proxy.Close)
 	d.scene = openOn(t, d.proxy.URL, needed(t, "ONWARD_TEST_NATS_URL"), 16, &Workload{Keys: 100, Writers: 4, Payload: 64, Pause: 2 * time.Millisecond, Hold: 5 * time.Millisecond, Seed: seed})
 	for _, name := range []string{"one", "two"} {
-		d.start(RelayConfig{Name: name, Lease: time.Second, Window: 100})
+		d.start(RelayConfig{Name: name, Lease: 2 * time.Second, Window: 100})
 	}
 	d.write()
 	d.more(300)

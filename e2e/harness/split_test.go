@@ -23,7 +23,7 @@ type split struct {
 func beforeTheSplit(t *testing.T, seed uint64) *split {
 	t.Helper()
 	settings := []string{"autovacuum=off", "max_wal_senders=4"}
-	s := &split{disaster: &disaster{beside: 10 * time.Second, done: make(chan error, 1)}}
+	s := &split{disaster: &disaster{beside: 15 * time.Second, done: make(chan error, 1)}}
 	s.primary = server(t, func(dir string) (*Server, error) { return NewPostgres(dir, settings...) }, "ONWARD_TEST_POSTGRES_BIN")
 	s.standby = server(t, func(dir string) (*Server, error) { return NewStandby(dir, s.primary.URL, "second", settings...) }, "ONWARD_TEST_POSTGRES_BIN")
 	var err error
@@ -140,10 +140,10 @@ func TestAnOldPrimaryThatLivesOnHarmsNothing(t *testing.T) {
 	t.Parallel()
 	s := beforeTheSplit(t, 41)
 	for _, name := range []string{"follows-1", "follows-2"} {
-		s.start(RelayConfig{Name: name, Lease: time.Second, Window: 100})
+		s.start(RelayConfig{Name: name, Lease: 2 * time.Second, Window: 100})
 	}
 	for _, name := range []string{"stays-1", "stays-2"} {
-		s.start(RelayConfig{Name: name, Database: s.primary.URL, Lease: time.Second, Window: 100})
+		s.start(RelayConfig{Name: name, Database: s.primary.URL, Lease: 2 * time.Second, Window: 100})
 	}
 	s.write()
 	s.more(300)
@@ -173,7 +173,7 @@ func TestARelayWithConnectionsToTwoPrimariesMixesNothing(t *testing.T) {
 	s := beforeTheSplit(t, 42)
 	names := []string{"one", "two", "three"}
 	for _, name := range names {
-		s.start(RelayConfig{Name: name, Database: s.url + "&application_name=" + name, Lease: time.Second, Window: 100})
+		s.start(RelayConfig{Name: name, Database: s.url + "&application_name=" + name, Lease: 2 * time.Second, Window: 100})
 	}
 	s.write()
 	s.more(300)
@@ -187,7 +187,7 @@ func TestARelayWithConnectionsToTwoPrimariesMixesNothing(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.both(t.Context(), 600) }()
 	both := 0 // how many times a relay was found connected to both
-	for n := 0; done != nil || n < 100; n++ {
+	for n := 0; done != nil || n < 100 || both < 10 && n < 1000; n++ {
 		to := s.primary.URL
 		if n%2 == 0 {
 			to = s.standby.URL
