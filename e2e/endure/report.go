@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"os/exec"
 	"runtime"
 	"strings"
 	"time"
@@ -89,19 +87,6 @@ func (r *report) String() string {
 // machine is what the run was made on.
 func machine(servers ...string) string {
 	return fmt.Sprintf("%s/%s, %d cores, %s, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), strings.Join(servers, ", "))
-}
-
-// commit is the source's, as git knows it.
-func commit(ctx context.Context) string {
-	head, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
-	if err != nil {
-		return "unknown"
-	}
-	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no").Output()
-	if err != nil || len(changed) > 0 {
-		return strings.TrimSpace(string(head)) + " and changes"
-	}
-	return strings.TrimSpace(string(head))
 }
 
 func round(d time.Duration) string { return d.Round(time.Second).String() }

@@ -76,7 +76,7 @@ type stage struct {
 func (c *config) run(ctx context.Context) (*report, error) {
 	s := &stage{config: *c, rng: rand.New(rand.NewPCG(c.Seed, 0)), said: time.Now(), ids: map[string]string{}}
 	began := time.Now()
-	s.report = report{What: c.What, Relays: c.Relays, Lease: c.Lease.String(), Seed: c.Seed, Commit: commit(ctx), Began: began.UTC().Format(time.RFC3339)}
+	s.report = report{What: c.What, Relays: c.Relays, Lease: c.Lease.String(), Seed: c.Seed, Commit: harness.Commit(), Began: began.UTC().Format(time.RFC3339)}
 	defer s.close()
 	if err := s.open(ctx); err != nil {
 		return nil, err

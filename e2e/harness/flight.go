@@ -130,6 +130,12 @@ func (w watchedSession) Renew(ctx context.Context, take bool) (store.Lease, erro
 	return lease, err
 }
 
+// Reset is that of the session.
+func (w watchedSession) Reset() {
+	w.Session.Reset()
+	w.forgets(store.ErrReload)
+}
+
 // forgets notes the end of what a session remembers: it is read again, and handed over and counted once more.
 func (w watchedSession) forgets(err error) {
 	if errors.Is(err, store.ErrReload) || errors.Is(err, store.ErrFenced) {
