@@ -219,10 +219,66 @@ func TestAReloadIsOneStatement(t *testing.T) {
 	if l := g.renew(s); len(l.Owned) != 4 {
 		t.Errorf("%d partitions owned, want 4", len(l.Owned))
 	}
-	if asked, batches := tr.take(); !slices.Equal(namesOf(asked), []string{"reload", "look"}) || batches != 2 {
+	if asked, batches := tr.take(); !slices.Equal(namesOf(asked), []string{"renumber", "reload", "look"}) || batches != 2 {
 		t.Errorf("loaded by %v in %d batches", namesOf(asked), batches)
 	}
 	wantTexts(t, "then", g.drain(s), []string{"3"})
+}
+
+// A settle whose answer was lost may reach the server after its relay has loaded what it owns. Then it changes nothing: a
+// give-back would free what the relay holds, and two would publish it; a settle would void the session again, and cost a second
+// window of duplicates.
+func TestASettleThatComesAfterAReloadChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string][]int{"settle": nil, "give-back": {0, 1, 2, 3}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newRig(t, 4)
+			s := g.join()
+			g.write("a", "1", "2")
+			p := g.read(s)
+			s.mu.Lock()
+			late := s.write(s.ledger.settle(done(p).Done, gone), done(p)).args
+			s.mu.Unlock()
+			_ = s.fail("settle", "its fate is unknown", nil)
+			s.Reset()
+			g.renew(s)
+			before := g.outcomes()
+			var no, own int64
+			if err := g.Pool.QueryRow(t.Context(), s.sql["settle"], late...).Scan(&no, &own); err != nil {
+				t.Fatal(err)
+			}
+			if after := g.outcomes(); after != before || no >= 0 {
+				t.Errorf("it was taken as row %d: before\n%s\nafter\n%s", no, before, after)
+			}
+			wantTexts(t, "loaded again", g.drain(s), []string{"1", "2"})
+			if len(held(s)) != 4 {
+				t.Errorf("it holds %v", held(s))
+			}
+		})
+	}
+}
+
+// The other order: what came before the reload counts.
+func TestASettleThatComesBeforeAReloadCounts(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, 4)
+	s := g.join()
+	g.write("a", "1", "2", "3")
+	p := g.read(s)
+	m := done(p)
+	m.Done[0].N = 2
+	s.mu.Lock()
+	late := s.write(s.ledger.settle(m.Done, nil), m).args
+	s.mu.Unlock()
+	_ = s.fail("settle", "its fate is unknown", nil)
+	s.Reset()
+	if _, err := g.Pool.Exec(t.Context(), s.sql["settle"], late...); err != nil {
+		t.Fatal(err)
+	}
+	g.renew(s)
+	wantTexts(t, "loaded again", g.drain(s), []string{"3"})
+	g.settle(s, store.Settlement{})
 }
 
 // A give-back is a settle: the partition is free with the cursor that it has at that moment, not with the one that it was

@@ -57,7 +57,7 @@ const (
 var sessionNames = []string{
 	"read_shares", "read_window", "read_page", "draw", "settle", "settle_verdicts", "lock_lines",
 	"promote", "heads", "line_up", "followers", "heartbeat", "look", "claim", "reload", "expired", "mark", "sweep_pauses",
-	"flushed", "replicated",
+	"flushed", "replicated", "renumber",
 }
 
 func newSession(s *Store, m *member, sink store.Sink) *Session {
@@ -159,7 +159,7 @@ func (s *Session) load(ctx context.Context) (*ledger, error) {
 		base     position
 		holdings []holding
 	)
-	err := s.trip(ctx, false, "reload", []any{s.sink, s.member.ID.String()}, func(rows pgx.Rows) error {
+	err := s.fetch(ctx, func(rows pgx.Rows) error {
 		var last position // a snapshot comes with the first partition that has it
 		for rows.Next() {
 			var r reloaded
@@ -198,6 +198,27 @@ func (s *Session) load(ctx context.Context) (*ledger, error) {
 	s.ledger, s.no, s.token, s.floor, s.lineage, s.count, s.void, s.dropped = l, mine.no, *mine.token, mine.floor, mine.lineage, mine.count, nil, false
 	s.written, s.settled = base, time.Now()
 	return l, nil
+}
+
+// fetch asks what is owned and from where. A session that is void gives its cursor row the next number first: a settle or a
+// give-back whose answer was lost may be on its way still, and must not change what is loaded now.
+func (s *Session) fetch(ctx context.Context, read func(pgx.Rows) error) error {
+	args := []any{s.sink, s.member.ID.String()}
+	s.mu.Lock()
+	void := s.void != nil
+	s.mu.Unlock()
+	if !void {
+		return s.trip(ctx, false, "reload", args, read)
+	}
+	return s.store.trip(ctx, s.member.application, func(b *pgx.Batch) {
+		b.Queue(s.sql["renumber"], args...)
+		b.Queue(s.sql["reload"], args...)
+	}, func(r pgx.BatchResults) error {
+		if _, err := r.Exec(); err != nil {
+			return err
+		}
+		return nextRows(r, read)
+	})
 }
 
 // loaded is what the cursor row says of the relay.
