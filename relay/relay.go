@@ -128,6 +128,7 @@ type Relay struct {
 	log      *slog.Logger
 	database trouble // before the sinks are served; each feed has its own
 	once     bool    // RunOnce
+	began    time.Time
 
 	removed  atomic.Int64 // by retention, since the last round
 	mu       sync.Mutex
@@ -198,6 +199,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	r.began = time.Now()
 	if !r.once {
 		defer r.startRetention(ctx)()
 	}
@@ -214,6 +216,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	feeds.Wait()
 	return errors.Join(errs...)
+}
+
+// lastBeat is where a machine's clock begins that is made now: so that the sinks of a relay ask at the same times what others did
+// meanwhile, and the store can answer all of them at once.
+func (r *Relay) lastBeat(now time.Time) time.Time {
+	return now.Add(-(now.Sub(r.began) % core.Beat))
 }
 
 // identity is the id that the relay registers with: one for all sinks, and another one after a registration has failed.

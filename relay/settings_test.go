@@ -49,7 +49,7 @@ var settings = []setting{
 	{
 		"Heartbeat", func(c *relay.Config) { c.Heartbeat = time.Second },
 		func(s *stage, c relay.Config) int64 { return s.minute(c, func() int { return len(s.renews.all()) }) },
-		between[int64](190, 210), between[int64](590, 610),
+		between[int64](115, 130), between[int64](350, 370),
 	},
 	{
 		"PollMin", func(c *relay.Config) { c.PollMin = 90 * time.Millisecond },

@@ -63,7 +63,7 @@ func (f *feed) newTurn(session store.Session) *turn {
 	_, isWaker := session.(store.Waker)
 	rules.Hints = isWaker && f.relay.config.Wakeup != WakeupOff
 	t := &turn{
-		feed: f, session: session, machine: core.New(rules), start: time.Now(), wakes: make(chan struct{}, 1),
+		feed: f, session: session, machine: core.New(rules), start: f.relay.lastBeat(time.Now()), wakes: make(chan struct{}, 1),
 		reads: make(chan core.Read, 1), settles: make(chan core.Settle, 1), asks: make(chan core.Effect, 2),
 		givebacks: make(chan core.GiveBack, 1), quit: make(chan struct{}), events: make(chan core.Event, 16), leases: make(chan core.Event),
 		owned: map[int]int64{}, rounded: time.Now(),
@@ -261,9 +261,10 @@ func (t *turn) parked(io context.Context) {
 	})
 }
 
-// lease renews every tenth of a heartbeat, or sooner where a foreign lease may run out, and gives back.
+// lease renews every sixth of a heartbeat, at the same times as the relay's other sinks, or sooner where a foreign lease may run out;
+// and gives back.
 func (t *turn) lease(io context.Context) {
-	every := t.feed.relay.config.Heartbeat / 10
+	every := t.feed.relay.config.Heartbeat / 6
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for {
@@ -291,8 +292,9 @@ func (t *turn) renewed(io context.Context, lease store.Lease, err error, every t
 		return max(every, 50*time.Millisecond)
 	}
 	t.tell(io, t.leases, core.Leased{Lease: lease, Until: lease.Until.Sub(t.start)})
+	next := every - time.Since(t.feed.relay.began)%every
 	if lease.Recheck > 0 {
-		return min(every, max(lease.Recheck, 10*time.Millisecond))
+		return min(next, max(lease.Recheck, 10*time.Millisecond))
 	}
-	return every
+	return next
 }

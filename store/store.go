@@ -128,7 +128,7 @@ type Store interface {
 // Every method may return ErrReload or ErrFenced, which are final for what the caller remembers; after any other error the
 // same call may be repeated.
 type Session interface {
-	// Renew is the relay's beat, called every tenth of a heartbeat: it renews the lease when a heartbeat is due, takes
+	// Renew is the relay's beat, called every sixth of a heartbeat: it renews the lease when a heartbeat is due, takes
 	// over what expired, and claims up to the fair share where take is set. It says all that is held now.
 	Renew(ctx context.Context, take bool) (Lease, error)
 	// Read returns the next messages of the partitions held. Partitions that are not in room give no fresh messages, but

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,22 +13,39 @@ import (
 	"github.com/onwardhq/onward/relay"
 )
 
-// An idle relay runs at most 20 statements a second, with BEGIN, COMMIT, and what hears of commits.
+// An idle relay runs few statements a second, with BEGIN, COMMIT, and what hears of commits: 20 at most, also with five sinks.
 func TestAnIdleRelayRunsFewStatements(t *testing.T) {
 	t.Parallel()
 	pool := newDatabase(t)
-	var all statements
-	config := pool.Config()
-	config.ConnConfig.Tracer = &all
-	traced, err := pgxpool.NewWithConfig(t.Context(), config)
-	must(t, err)
-	t.Cleanup(traced.Close)
-	runs(t, traced, relay.Config{Sinks: []relay.Sink{{Name: "idle", Publisher: newNoop(true, -1)}}})
-	const seconds, most = 4, 20
+	for _, c := range []struct { //nolint:paralleltest // on the same server, in turn
+		sinks int
+		most  int64
+	}{{1, 12}, {5, 20}} {
+		t.Run(fmt.Sprint(c.sinks, " sinks"), func(t *testing.T) {
+			var all statements
+			config := pool.Config()
+			config.ConnConfig.Tracer = &all
+			traced, err := pgxpool.NewWithConfig(t.Context(), config)
+			must(t, err)
+			t.Cleanup(traced.Close)
+			var sinks []relay.Sink
+			for i := range c.sinks {
+				sinks = append(sinks, relay.Sink{Name: fmt.Sprint("idle-", i), Publisher: newNoop(true, -1)})
+			}
+			runs(t, traced, relay.Config{Sinks: sinks})
+			all.wantFew(t, c.most)
+		})
+	}
+}
+
+// wantFew waits until a relay that has begun sleeps, and counts.
+func (s *statements) wantFew(t *testing.T, most int64) {
+	t.Helper()
+	const seconds = 4
 	for tries := 0; ; tries++ { // it falls asleep in steps, the last of which takes a second
-		before := all.n.Load()
+		before := s.n.Load()
 		<-time.After(seconds * time.Second)
-		if count := all.n.Load() - before; count <= most*seconds {
+		if count := s.n.Load() - before; count <= most*seconds {
 			t.Logf("%.1f statements a second", float64(count)/seconds)
 			return
 		} else if tries == 2 {

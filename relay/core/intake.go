@@ -35,10 +35,13 @@ func (a *asking) moved(what any) {
 	}
 }
 
+// Beat is how often a machine asks what is due and what is paused: others requeue, discard and pause, which is acted on within a
+// second. It does so whenever its clock is at a multiple of it: machines whose clocks began together ask together.
+const Beat = 500 * time.Millisecond
+
 const (
-	headsEvery  = 500 * time.Millisecond // others requeue and discard: seen and acted on within a second
-	headsSoon   = 20 * time.Millisecond  // after a settlement that moved heads
-	headsAtOnce = 512                    // most due heads of one question
+	headsSoon   = 20 * time.Millisecond // after a settlement that moved heads
+	headsAtOnce = 512                   // most due heads of one question
 )
 
 // readable reports whether a read is wanted at all.
@@ -207,13 +210,16 @@ func (m *Machine) askHeads() {
 	if m.heads.bare = len(asked) == 0 || m.watching(); m.heads.bare {
 		e = ReadHeads{}
 	}
-	m.heads.watch = m.now + headsEvery
+	m.heads.watch = m.beat()
 	if len(asked) == 0 {
-		m.heads.at = m.now + headsEvery
+		m.heads.at = m.beat()
 	}
 	m.heads.out, m.heads.asked, m.heads.of = true, m.now, asked
 	m.do(e)
 }
+
+// beat is when the next Beat is.
+func (m *Machine) beat() time.Duration { return m.now.Truncate(Beat) + Beat }
 
 // headsAt is when to ask for heads, or for what is paused alone.
 func (m *Machine) headsAt() time.Duration {
@@ -228,7 +234,7 @@ func (m *Machine) watching() bool { return m.idle() && !m.rules.Once }
 
 func (m *Machine) headsDone(e HeadsDone) {
 	stale, asked, bare, at := m.heads.stale, m.heads.of, m.heads.bare, m.heads.at
-	m.heads = asking{at: m.now + headsEvery, watch: m.now + headsEvery, asked: m.heads.asked}
+	m.heads = asking{at: m.beat(), watch: m.beat(), asked: m.heads.asked}
 	if bare {
 		m.heads.at = at
 	}
@@ -241,7 +247,7 @@ func (m *Machine) headsDone(e HeadsDone) {
 		return
 	}
 	if e.Heads.Next > 0 {
-		m.heads.at = m.now + min(headsEvery, max(e.Heads.Next, m.rules.PollMin))
+		m.heads.at = min(m.beat(), m.now+max(e.Heads.Next, m.rules.PollMin))
 	}
 	if e.Heads.More {
 		m.heads.at = m.now + m.rules.PollMin

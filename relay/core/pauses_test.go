@@ -20,7 +20,7 @@ func (s *script) pause(due []store.Parked, pauses ...store.Pause) {
 			s.step(HeadsDone{Heads: store.Heads{Due: due, Pauses: pauses}})
 			return
 		}
-		s.after(headsEvery)
+		s.after(Beat)
 	}
 	s.t.Fatal("heads are not asked for")
 }
@@ -58,7 +58,7 @@ func TestAPausedSinkPublishesNothingAndParksNothing(t *testing.T) {
 	s.give("b", "-", "-")
 	s.want("in flight", s.flying(), "")
 	for range 20 {
-		s.after(headsEvery)
+		s.after(Beat)
 	}
 	if len(s.reads) > 0 {
 		t.Error("it reads on, although its memory is full")

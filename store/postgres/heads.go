@@ -22,8 +22,44 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.
 	}
 	s.mu.Lock()
 	parts, all := s.ledger.caughtUp(partitions)
+	looks := s.quiet
 	s.mu.Unlock()
 	var found headRows
+	quiet, err := false, error(nil)
+	if looks {
+		found.Next, quiet, err = s.stillQuiet(ctx)
+	}
+	if err == nil && !quiet {
+		err = s.readHeads(ctx, &found, parts, most)
+		quiet = !looks && found.nothing() // what it saw and did not find may be of other relays: the next one reads at once
+	}
+	s.mu.Lock()
+	s.quiet = quiet
+	s.mu.Unlock()
+	if err != nil {
+		return store.Heads{}, s.fail(op, "nothing was read", err)
+	}
+	if !all && (found.Next == 0 || found.Next > headsAgain) {
+		found.Next = headsAgain
+	}
+	return found.Heads, nil
+}
+
+// stillQuiet looks, together with all that look, whether the sink has pauses, or parked messages that are due. Only where it has is
+// more to be read. next: when one will be due.
+func (s *Session) stillQuiet(ctx context.Context) (next time.Duration, quiet bool, err error) {
+	v, err := s.look(ctx)
+	switch {
+	case err != nil || v.paused:
+		return 0, false, err
+	case v.due == nil:
+		return 0, true, nil
+	}
+	return *v.due, *v.due > 0, nil
+}
+
+// readHeads reads them, and does what is to be done first.
+func (s *Session) readHeads(ctx context.Context, found *headRows, parts []int32, most int) error {
 	err := s.ask(ctx, "heads", []any{s.sink, parts, most}, found.scan)
 	if err == nil && len(found.join) > 0 {
 		err = s.lineUp(ctx, found.join)
@@ -31,14 +67,8 @@ func (s *Session) Heads(ctx context.Context, partitions []int, most int) (store.
 	if err == nil && found.sweep {
 		err = s.trip(ctx, true, "sweep_pauses", []any{s.sink}, func(pgx.Rows) error { return nil })
 	}
-	if err != nil {
-		return store.Heads{}, s.fail(op, "nothing was read", err)
-	}
-	if !all && (found.Next == 0 || found.Next > headsAgain) {
-		found.Next = headsAgain
-	}
 	found.More = found.rows >= most || len(found.join) > 0
-	return found.Heads, nil
+	return err
 }
 
 // headRows are the heads, and the scheduled messages that must join a line first.
@@ -48,6 +78,9 @@ type headRows struct {
 	rows  int
 	sweep bool // a pause that has ended holds nothing any more
 }
+
+// nothing: there are no pauses, and nothing was due.
+func (h *headRows) nothing() bool { return h.rows == 0 && h.Pauses == nil && !h.sweep }
 
 func (h *headRows) scan(rows pgx.Rows) error {
 	var d decoder

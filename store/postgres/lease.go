@@ -43,7 +43,7 @@ func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 			return store.Lease{}, s.fail(op, "relays whose lease is over were not taken over", err)
 		}
 	}
-	seen, err := s.look(ctx, op)
+	seen, err := s.compare(ctx, op)
 	if err != nil {
 		return store.Lease{}, err
 	}
@@ -89,10 +89,10 @@ func (s *Session) revive(ctx context.Context, op string) error {
 
 // heartbeat renews the lease where that is due.
 func (s *Session) heartbeat(ctx context.Context, op string) (sent bool, err error) {
-	last, _ := s.member.times()
-	if time.Since(last) < s.member.Heartbeat || s.store.stands(s.member) {
+	if s.store.stands(s.member) || !s.member.beat() {
 		return false, nil
 	}
+	defer s.member.beaten()
 	now := time.Now()
 	var renewed, registered bool
 	err = s.trip(ctx, false, "heartbeat", []any{s.member.ID.String(), s.tokenNow()}, one(&renewed, &registered))
@@ -175,31 +175,16 @@ func (s *Session) takeOverExpired(ctx context.Context) error {
 	return nil
 }
 
-// view is what the database says of a sink.
-type view struct {
-	target     *int // nil: my lease is over
-	free       int
-	mine       []int32
-	relays     int
-	unattended int
-}
-
-// look compares what the database says is mine with memory: a partition that came without our knowing (a claim whose
+// compare looks, and compares what the database says is mine with memory: a partition that came without our knowing (a claim whose
 // answer was lost) makes the session void.
-func (s *Session) look(ctx context.Context, op string) (view, error) {
-	var v view
-	var foreign *int64
-	now := time.Now()
-	err := s.ask(ctx, "look", []any{s.sink, s.member.ID.String()}, one(&v.target, &v.free, &v.mine, &v.relays, &foreign, &v.unattended))
+func (s *Session) compare(ctx context.Context, op string) (view, error) {
+	v, err := s.look(ctx)
 	if err != nil {
 		return v, s.fail(op, "what is owned could not be read", err)
 	}
 	slices.Sort(v.mine)
 	s.mu.Lock()
-	s.foreign = time.Time{}
-	if foreign != nil {
-		s.foreign = now.Add(time.Duration(*foreign) * time.Microsecond)
-	}
+	s.foreign = v.foreign
 	known := len(v.mine) == len(s.ledger.slots)
 	for _, part := range v.mine {
 		known = known && s.ledger.slots[int(part)] != nil

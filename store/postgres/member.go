@@ -18,10 +18,12 @@ type member struct {
 	store.Relay
 	application string // names the server's sessions that hold locks for it
 
-	mu    sync.Mutex
-	sent  time.Time // of the last renewal that was answered
-	until time.Time
-	joint int // sessions
+	mu      sync.Mutex
+	sent    time.Time // of the last renewal that was answered
+	until   time.Time
+	beating bool // a session renews
+	joint   int  // sessions
+	glance  *glance
 }
 
 // Join registers the relay on the sink and makes the sink where it is new. Errors: *store.NameTaken while another live
@@ -164,6 +166,23 @@ func (m *member) renewed(sent time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sent, m.until = sent, sent.Add(m.Lease)
+}
+
+// beat reports whether a renewal is due, and this session is the one that sends it. Then it calls beaten.
+func (m *member) beat() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.beating || time.Since(m.sent) < m.Heartbeat {
+		return false
+	}
+	m.beating = true
+	return true
+}
+
+func (m *member) beaten() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.beating = false
 }
 
 func (m *member) times() (sent, until time.Time) {

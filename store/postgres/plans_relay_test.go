@@ -144,7 +144,7 @@ func (m *million) round(parked int) []bounded {
 		named("line_up", 60*len(scheduled), sink, id, scheduled),
 		named("followers", 100, sink, m.hot[0], "hot0", int64(0), int64(0), 256, int64(1<<20)),
 		named("heartbeat", 60, id, token),
-		named("look", 2*n+60, sink, id),
+		named("look", 2*n+60, []string{sink}, id),
 		named("claim", 100*n, "free", id, n, token),
 		named("expired", 60, id),
 		named("reload", 2*n+60, sink, id),

@@ -66,20 +66,16 @@ func (s *Session) find(ctx context.Context, r *request, room store.Room) (f *fou
 	name, args := s.question(r, room)
 	positions, mark := s.store.publish.positions(), room.Await && s.store.listener.listens()
 	var at safe
-	err = s.store.ask(ctx, func(b *pgx.Batch) {
-		if mark { // writers are asked to notify, and then it reads: what is committed behind the read finds the mark
-			b.Queue(s.sql["mark"], awaits.Milliseconds())
-		}
+	var first opening
+	if mark { // writers are asked to notify, and then it reads: what is committed behind the read finds the mark
+		first = opening{sql: s.sql["mark"], args: []any{awaits.Milliseconds()}, dest: []any{&f.marked, nil}}
+	}
+	err = s.store.askAfter(ctx, first, func(b *pgx.Batch) {
 		b.Queue(s.sql[name], args...)
 		if positions != "" {
 			b.Queue(s.sql[positions])
 		}
 	}, func(r pgx.BatchResults) error {
-		if mark {
-			if err := r.QueryRow().Scan(&f.marked, nil); err != nil {
-				return err
-			}
-		}
 		if err := nextRows(r, f.scan); err != nil || positions == "" {
 			return err
 		}

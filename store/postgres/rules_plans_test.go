@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,8 +15,10 @@ import (
 // insertMany writes n messages of 1,000 keys in one transaction.
 func (g *rig) insertMany(n int) {
 	g.t.Helper()
-	g.Exec(g.t, `INSERT INTO `+g.Table("messages")+` (topic, type, partition_key, payload)
-		SELECT 'orders', 'OrderPaid', 'key-' || i % 1000, '\x00' FROM generate_series(1, $1::int) i`, n)
+	g.Exec(g.t, `BEGIN; SET LOCAL session_replication_role = replica;`+ // as the trigger would leave them, without its time
+		sqlOf(g.DB, fmt.Sprintf(`INSERT INTO outbox_messages (txid, seq, topic, type, partition_key, payload)
+		SELECT pg_current_xact_id(), nextval('outbox_messages_seq_seq'), 'orders', 'OrderPaid', 'key-' || i %% 1000, '\x00'
+		FROM generate_series(1, %d) i`, n))+`; COMMIT`)
 }
 
 // asked are the statements of a round of a relay, by their names: reads of all kinds, a settle with every verdict, and
@@ -50,6 +53,9 @@ func (g *rig) asked(tr *trace, s *Session, hot string) map[string]question {
 	}
 	late, _ := tr.take()
 	g.settle(s, store.Settlement{})
+	s.mu.Lock()
+	s.quiet = false // it reads what is parked, and does not look first
+	s.mu.Unlock()
 	if _, err := s.Heads(g.t.Context(), held(s), 512); err != nil {
 		g.t.Fatal(err)
 	}

@@ -44,6 +44,7 @@ type Session struct {
 	turned     time.Time // when Renew was last called
 	checked    time.Time
 	foreign    time.Time // when the earliest foreign lease ends
+	quiet      bool      // the last Heads found neither pauses nor anything due
 }
 
 var _ store.Session = (*Session)(nil)

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed queries/*/*.sql
@@ -38,9 +39,17 @@ func queryNames(folder string) (names []string) {
 }
 
 // sessionStatement is the file of this name in this outbox's names. Limits are literals, so that generic plans know them:
-// :page is the page, :more one row more.
+// :page is the page, :more one row more. :settings are those that begin a transaction.
 func sessionStatement(n names, name string, page int) string {
-	return n.sql(strings.NewReplacer(":page", strconv.Itoa(page), ":more", strconv.Itoa(page+1)).Replace(sessionFile(name)))
+	return n.sql(strings.NewReplacer(":page", strconv.Itoa(page), ":more", strconv.Itoa(page+1), ":settings", settings).Replace(sessionFile(name)))
 }
 
-func sessionFile(name string) string { return queryFile("session", name, nil) }
+var sessionFiles sync.Map // what was read before: string of string
+
+func sessionFile(name string) string {
+	text, known := sessionFiles.Load(name)
+	if !known {
+		text, _ = sessionFiles.LoadOrStore(name, queryFile("session", name, nil))
+	}
+	return text.(string) //nolint:forcetypeassert // nothing else is there
+}

@@ -240,22 +240,53 @@ func (s *Store) trip(ctx context.Context, as string, queue func(*pgx.Batch), rea
 	return err
 }
 
-// ask sends statements that only read, in the transaction that the server makes of a batch: an idle relay asks ten times a second, and
-// BEGIN and COMMIT would be half of its statements. Where another isolation than READ COMMITTED is the default it is a trip.
+// opening is a statement that begins with askSettings, and does something besides; the zero value: nothing.
+type opening struct {
+	sql  string
+	args []any
+	dest []any // of what it returns besides
+}
+
+// query asks for it.
+func (o *opening) query(r pgx.BatchResults, isolation *string) error {
+	return r.QueryRow().Scan(append([]any{nil, nil, nil, nil, isolation}, o.dest...)...)
+}
+
+// ask sends statements that only read, in the transaction that the server makes of a batch: an idle relay asks several times a second,
+// and BEGIN and COMMIT would be half of its statements. Where another isolation than READ COMMITTED is the default it is a trip.
 func (s *Store) ask(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
+	return s.askAfter(ctx, opening{}, queue, read)
+}
+
+// askAfter is ask after another statement, which may come twice.
+func (s *Store) askAfter(ctx context.Context, first opening, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
 	if !s.begins.Load() {
-		if asked, err := s.askOnce(ctx, queue, read); asked || err != nil {
+		if asked, err := s.askOnce(ctx, first, queue, read); asked || err != nil {
 			return err
 		}
 		s.begins.Store(true)
 	}
-	return s.trip(ctx, "", queue, read)
+	if first.sql == "" {
+		return s.trip(ctx, "", queue, read)
+	}
+	return s.trip(ctx, "", func(b *pgx.Batch) {
+		b.Queue(first.sql, first.args...)
+		queue(b)
+	}, func(r pgx.BatchResults) error {
+		if err := first.query(r, nil); err != nil {
+			return err
+		}
+		return read(r)
+	})
 }
 
 // askOnce gives up, without having read, where the transaction's isolation is another one.
-func (s *Store) askOnce(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) (asked bool, err error) {
+func (s *Store) askOnce(ctx context.Context, first opening, queue func(*pgx.Batch), read func(pgx.BatchResults) error) (asked bool, err error) {
 	b := &pgx.Batch{}
-	b.Queue(askSettings)
+	if first.sql == "" {
+		first.sql = askSettings
+	}
+	b.Queue(first.sql, first.args...)
 	queue(b)
 	results := s.pool.SendBatch(ctx, b)
 	defer func() {
@@ -264,7 +295,7 @@ func (s *Store) askOnce(ctx context.Context, queue func(*pgx.Batch), read func(p
 		}
 	}()
 	var isolation string
-	if err := results.QueryRow().Scan(nil, nil, nil, nil, &isolation); err != nil {
+	if err := first.query(results, &isolation); err != nil {
 		return false, err
 	}
 	if isolation != "read committed" {
