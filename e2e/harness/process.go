@@ -190,12 +190,16 @@ func StartRelay(c RelayConfig, out io.Writer) (*Process, error) {
 	}
 	cmd := exec.CommandContext(context.Background(), os.Args[0]) // the test ends it by signals
 	cmd.Env = append(os.Environ(), relayProcess+"="+string(text))
+	return started(c.Name, cmd, out)
+}
+
+func started(name string, cmd *exec.Cmd, out io.Writer) (*Process, error) {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &Process{Name: c.Name, cmd: cmd, done: make(chan struct{})}
+	p := &Process{Name: name, cmd: cmd, done: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
