@@ -18,14 +18,10 @@ import (
 // step does one step of the plan when its time has come and messages are in flight, and notes it. timed ends with the faults:
 // what lasts is ended then, and undone with ctx.
 func (r *run) step(ctx, timed context.Context, s Step) {
-	if !pause(timed, time.Until(r.started.Add(s.At))) {
+	if !pause(timed, time.Until(r.started.Add(s.At))) || !r.inFlight(timed) {
 		return
 	}
-	unsettled, is := r.inFlight(timed)
-	if !is {
-		return
-	}
-	f := Fault{Kind: string(s.Kind), At: time.Now().UTC(), Unsettled: unsettled}
+	f := Fault{Kind: string(s.Kind), At: time.Now().UTC()}
 	err := r.do(ctx, timed, s, &f)
 	if f.End.IsZero() {
 		f.End = time.Now().UTC()
@@ -43,19 +39,19 @@ func (r *run) step(ctx, timed context.Context, s Step) {
 	r.say("%s of %s %s, %v%s", f.Kind, f.Target, f.Detail, f.End.Sub(f.At).Round(time.Millisecond), text)
 }
 
-// inFlight waits until messages are, and says how many; false: the time is over. Where the database does not answer, nothing can
-// be settled, and so something is.
-func (r *run) inFlight(ctx context.Context) (unsettled int64, is bool) {
+// inFlight waits until something is; false: the time is over. Where the database does not answer, nothing can be settled, and so
+// something is.
+func (r *run) inFlight(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, time.Second)
 		backlog, _, _, err := r.database.waiting(asking)
 		cancel()
 		if err != nil || backlog > 2 {
-			return backlog, ctx.Err() == nil
+			return ctx.Err() == nil
 		}
 		pause(ctx, 2*time.Millisecond)
 	}
-	return 0, false
+	return false
 }
 
 func (r *run) do(ctx, timed context.Context, s Step, f *Fault) error {

@@ -169,7 +169,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		}
 	}
 	r.settings = settings{
-		lease: r.Lease, publishTimeout: 3 * time.Second, retention: 10 * time.Second, window: 200, page: 256, maxPayload: 64 << 10,
+		lease: r.Lease, publishTimeout: 2 * time.Second, retention: 10 * time.Second, window: 200, page: 256, maxPayload: 64 << 10,
 		compare: r.Broker == JetStreamCompare,
 	}
 	if r.Broker != JSONLines {

@@ -28,12 +28,12 @@ func server(t *testing.T, create func(dir string) (*Server, error), variable str
 	return s
 }
 
-// The broker is down for many backoffs and breaker times while 10,000 messages wait: no dead letter, and everything is
+// The broker is down for many backoffs and breaker times while 4,000 messages wait: no dead letter, and everything is
 // out soon after it returns.
 func TestABrokerThatIsDownCostsNoMessageAnAttempt(t *testing.T) {
 	t.Parallel()
 	broker := server(t, NewNATS, "ONWARD_TEST_NATS_SERVER")
-	s := openOn(t, needed(t, "ONWARD_TEST_POSTGRES_URL"), broker.URL, 16, &Workload{Keys: 500, Writers: 4, Messages: 10_000, Payload: 64, Seed: 5})
+	s := openOn(t, needed(t, "ONWARD_TEST_POSTGRES_URL"), broker.URL, 16, &Workload{Keys: 500, Writers: 4, Messages: 4_000, Payload: 64, Seed: 5})
 	s.start(RelayConfig{
 		Name: "relay", Lease: 2 * time.Second, Window: 500, RetryFirst: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
 		Attempts: 3, BreakerFirst: 20 * time.Millisecond, PublishTimeout: 500 * time.Millisecond,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 )
@@ -13,10 +12,7 @@ import (
 // key gets through they are released in chunks, in order. ONWARD_E2E_PARKED says how many (1,000,000 for the full run).
 func TestManyMessagesParkedBehindOneKeyAreReleasedInOrder(t *testing.T) {
 	t.Parallel()
-	n := 20_000
-	if text := os.Getenv("ONWARD_E2E_PARKED"); text != "" {
-		n, _ = strconv.Atoi(text)
-	}
+	n := sizeOf(t, "ONWARD_E2E_PARKED", 6_000)
 	s := open(t, 16, &Workload{Keys: 10, Writers: 1, Messages: 100, Payload: 64, Seed: 7})
 	s.must(s.insertMany("poison", n))
 	flag := filepath.Join(t.TempDir(), "poison")
@@ -88,10 +84,7 @@ func (s *scene) wantMemoryBelow(relay string, limit int64) {
 // killed in the middle of the late pass. ONWARD_E2E_LATE says how many rows (300,000 for the full run).
 func TestABulkTransactionThatCommitsLateIsPublishedWhole(t *testing.T) {
 	t.Parallel()
-	n := 20_000
-	if text := os.Getenv("ONWARD_E2E_LATE"); text != "" {
-		n, _ = strconv.Atoi(text)
-	}
+	n := sizeOf(t, "ONWARD_E2E_LATE", 10_000)
 	s := open(t, 16, &Workload{Keys: 100, Writers: 4, Messages: 4000, Payload: 64, Seed: 8})
 	ctx := t.Context()
 	tx, err := s.pool.Begin(ctx)

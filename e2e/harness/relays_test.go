@@ -13,13 +13,19 @@ import (
 // messages is how many messages the large runs write: ONWARD_E2E_MESSAGES, or a number that fits CI.
 func messages(t *testing.T, inCI int) int {
 	t.Helper()
-	text := os.Getenv("ONWARD_E2E_MESSAGES")
+	return sizeOf(t, "ONWARD_E2E_MESSAGES", inCI)
+}
+
+// sizeOf is how large a test runs: so that it fits CI, or as the environment says.
+func sizeOf(t *testing.T, variable string, inCI int) int {
+	t.Helper()
+	text := os.Getenv(variable)
 	if text == "" {
 		return inCI
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		t.Fatalf("ONWARD_E2E_MESSAGES is %q: want a number", text)
+		t.Fatalf("%s is %q: want a number", variable, text)
 	}
 	return n
 }
@@ -29,7 +35,7 @@ func messages(t *testing.T, inCI int) int {
 func TestFiveRelaysUnderKillsLoseNothing(t *testing.T) {
 	t.Parallel()
 	s := open(t, 64, &Workload{
-		Keys: 1000, Writers: 8, Messages: messages(t, 100_000), Payload: 64, Rollbacks: 0.02, Hold: 2 * time.Millisecond, Seed: 1,
+		Keys: 1000, Writers: 8, Messages: messages(t, 25_000), Payload: 64, Rollbacks: 0.02, Hold: 2 * time.Millisecond, Seed: 1,
 	})
 	lease := 1500 * time.Millisecond
 	for i := range 5 {
@@ -77,7 +83,7 @@ func TestGracefulRestartsUnderLoadMakeNoDuplicate(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.work.Run(ctx) }()
 	s.registered("relay-0", "relay-1")
-	for i := range restarts(50) {
+	for i := range sizeOf(t, "ONWARD_E2E_RESTARTS", 16) {
 		name := fmt.Sprintf("relay-%d", i%2)
 		before := s.collector.Distinct()
 		s.must(s.relays[name].Signal(syscall.SIGTERM))
@@ -93,13 +99,6 @@ func TestGracefulRestartsUnderLoadMakeNoDuplicate(t *testing.T) {
 	if v := s.check(0, 20*time.Second); v.Duplicates != 0 {
 		t.Errorf("%d duplicates", v.Duplicates)
 	}
-}
-
-func restarts(n int) int {
-	if testing.Short() {
-		return 5
-	}
-	return n
 }
 
 // A relay that stands still for three lease times is replaced; when it goes on it changes nothing.

@@ -351,7 +351,7 @@ func (w *world) drained() bool {
 // is published and not settled, and when the faults end everything is published and no state is left.
 func TestTheMachineKeepsItsPromisesInAnUnreliableWorld(t *testing.T) {
 	t.Parallel()
-	seeds := 300
+	seeds := 120
 	if testing.Short() {
 		seeds = 50
 	}

@@ -68,6 +68,7 @@ func harness(db *memstore.DB) storetest.Harness {
 		BeginIgnoring: begin(memstore.WriterConfig{IgnoreDuplicates: true}),
 		Admin:         db.Admin(),
 		Tracker:       db.Admin(),
+		RetainRows:    1000,
 		Position:      func(_ *testing.T, sink string, id outbox.ID) string { return db.Position(sink, id) },
 		Audit: func(*testing.T) (lines []storetest.AuditLine) {
 			for _, a := range db.Audit() {

@@ -40,9 +40,9 @@ func (a *Admin) Pause(ctx context.Context, act store.PauseAct) (made store.Pause
 		if err := tx.QueryRow(ctx, a.sql["pause"], args...).Scan(&id); err != nil {
 			return actError(op, err)
 		}
-		all, err := a.pauses(ctx, tx, act.Sink)
-		if i := slices.IndexFunc(all, func(p store.Pause) bool { return p.ID == id }); i >= 0 {
-			made = all[i]
+		some, err := a.pausesOf(ctx, tx, act.Sink, id)
+		if len(some) > 0 {
+			made = some[0]
 		}
 		return err
 	})
@@ -77,7 +77,12 @@ func (a *Admin) Pauses(ctx context.Context, sink string) (all []store.Pause, err
 }
 
 func (a *Admin) pauses(ctx context.Context, tx pgx.Tx, sink string) ([]store.Pause, error) {
-	all, err := collect(ctx, tx, a.sql["pauses"], []any{sink}, func(row pgx.CollectableRow) (p store.Pause, err error) {
+	return a.pausesOf(ctx, tx, sink, 0)
+}
+
+// pausesOf lists those of a sink, or the one with this number.
+func (a *Admin) pausesOf(ctx context.Context, tx pgx.Tx, sink string, id int64) ([]store.Pause, error) {
+	all, err := collect(ctx, tx, a.sql["pauses"], []any{sink, id}, func(row pgx.CollectableRow) (p store.Pause, err error) {
 		var text []byte
 		if err := row.Scan(&text); err != nil {
 			return p, err

@@ -56,6 +56,11 @@ func harnessOf(t *testing.T, db *pgtest.DB, producers, people *pgxpool.Pool, ope
 			}
 			return position
 		},
+		Pauses: func(t *testing.T, sink string, n int) {
+			t.Helper()
+			db.Exec(t, `INSERT INTO `+db.Table("pauses")+` (sink, kind, name, reason, actor)
+				SELECT $1, 'key', 'key-' || n, 'a test', 'ann' FROM generate_series(0, $2::int - 1) n`, sink, n)
+		},
 		Audit: func(t *testing.T) []storetest.AuditLine {
 			t.Helper()
 			rows, err := db.Pool.Query(context.Background(),

@@ -452,7 +452,7 @@ func (w *world) allSettled() bool {
 // and twice only after a crash, and then only what the oldest unsettled read or a later one gave.
 func TestLedgerLosesNothing(t *testing.T) {
 	t.Parallel()
-	worlds := 5000
+	worlds := 1500
 	if testing.Short() {
 		worlds = 300
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"regexp"
+	"strings"
 
 	"github.com/onwardhq/onward/outbox"
 )
@@ -11,10 +12,7 @@ type names struct {
 	schema, prefix string
 }
 
-var (
-	identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,30}$`)
-	nameInSQL  = regexp.MustCompile(`(:?)\boutbox_([a-z0-9_]*)`)
-)
+var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,30}$`)
 
 // newNames fills in the defaults, public and outbox_, and refuses what is not an identifier.
 func newNames(schema, prefix string) (names, error) {
@@ -39,10 +37,25 @@ func newNames(schema, prefix string) (names, error) {
 
 // sql turns the names of our SQL files into this outbox's: outbox_x is the qualified object, :outbox_x the bare name.
 func (n names) sql(text string) string {
-	return nameInSQL.ReplaceAllStringFunc(text, func(s string) string {
-		if s[0] == ':' {
-			return n.prefix + s[len(":outbox_"):]
+	const ours = "outbox_"
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, ours)
+		switch {
+		case !found:
+			b.WriteString(text)
+			return b.String()
+		case before != "" && isWord(before[len(before)-1]), before == "" && b.Len() > 0: // a part of another word
+			b.WriteString(before + ours)
+		case strings.HasSuffix(before, ":"):
+			b.WriteString(before[:len(before)-1] + n.prefix)
+		default:
+			b.WriteString(before + `"` + n.schema + `".` + n.prefix)
 		}
-		return `"` + n.schema + `".` + n.prefix + s[len("outbox_"):]
-	})
+		text = after
+	}
+}
+
+func isWord(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }

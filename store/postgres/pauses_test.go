@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -179,15 +180,78 @@ func TestASettleHoldsThePausesThatItParksUnder(t *testing.T) {
 	p.wantDue("the pause went while the settle waited for it")
 }
 
+// park parks a message of each of so many keys under a pause.
+func (g *rig) park(pause int64, keys int) {
+	g.t.Helper()
+	g.Exec(g.t, sqlOf(g.DB, `INSERT INTO outbox_parked (sink, place, partition_id, partition_key, seq, txid, id, topic, type, payload, content_type, headers, scope,
+		correlation_id, causation_id, aggregate_type, aggregate_id, event_id, key_seq, created_at, reason, due_at, pause)
+		SELECT 'orders', n, 0, 'key-' || n, n, '7', gen_random_uuid(), 'orders', 'OrderPaid', '', '', '{}', '', '', '', '', '', '', 0, now(), 'paused', 'infinity', $1
+		FROM generate_series(1000, 999 + $2::int) n`), pause, keys)
+}
+
+// However many keys a pause holds, asking for heads touches as many pages as before, and reading looks at a few pages of an index for
+// each message: whether its key waits.
+func TestManyPausedKeysCostOthersLittle(t *testing.T) {
+	t.Parallel()
+	keys := sizeOf(t, "ONWARD_TEST_PAUSED_KEYS", 3000)
+	g, tr := newRig(t, 1).traced()
+	s := g.join()
+	tr.know(s)
+	admin, err := NewAdmin(g.Pool, Config{Schema: g.Schema, TablePrefix: g.Prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pause, err := admin.Pause(t.Context(), store.PauseAct{Sink: "orders", Kind: store.PauseTopic, Name: "orders.held", Reason: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const asks = 50
+	each := max(keys/5, 4000)
+	measure := func(what string) (touched map[string]int) {
+		t.Helper()
+		g.insertMany(each)
+		g.Exec(t, `ANALYZE `+g.Table("messages")+`, `+g.Table("parked"))
+		g.drain(s)
+		g.insertMany(each)
+		touched = map[string]int{}
+		tr.take()
+		began := time.Now()
+		for n := 0; n < each; {
+			page := g.read(s)
+			n += len(payloads(page))
+			g.settle(s, done(page))
+		}
+		rate := float64(each) / time.Since(began).Seconds()
+		began = time.Now()
+		for range asks {
+			if h, err := s.Heads(t.Context(), []int{0}, 512); err != nil || len(h.Due) > 0 || len(h.Pauses) != 1 {
+				t.Fatalf("%+v, %v", h, err)
+			}
+		}
+		took := time.Since(began) / asks
+		asked, _ := tr.take()
+		for _, q := range asked {
+			if touched[q.name] == 0 && (q.name == "read_shares" || q.name == "heads") {
+				touched[q.name] = g.buffers(q)
+			}
+		}
+		t.Logf("%s: %.0f messages a second are read and settled, heads take %s; pages touched: %v", what, rate, took.Round(10*time.Microsecond), touched)
+		return touched
+	}
+	before := measure("without paused keys")
+	g.park(pause.ID, keys)
+	after := measure(fmt.Sprint("with ", keys))
+	if len(before) != 2 || after["heads"] > before["heads"]+20 || after["read_shares"] > before["read_shares"]+10*1000 {
+		t.Errorf("touched %v before, %v with %d paused keys", before, after, keys)
+	}
+}
+
 // A pause of many keys is resumed by changing one row; relays take up what it held in portions.
 func TestResumingManyKeysChangesOneRow(t *testing.T) {
 	t.Parallel()
 	p := newPaused(t)
 	keys := sizeOf(t, "ONWARD_TEST_PAUSED_KEYS", 3000)
-	p.Exec(t, sqlOf(p.DB, `INSERT INTO outbox_parked (sink, place, partition_id, partition_key, seq, txid, id, topic, type, payload, content_type, headers, scope,
-		correlation_id, causation_id, aggregate_type, aggregate_id, event_id, key_seq, created_at, reason, due_at, pause)
-		SELECT 'orders', n, 0, 'key-' || n, n, '7', gen_random_uuid(), 'orders', 'OrderPaid', '', '', '{}', '', '', '', '', '', '', 0, now(), 'paused', 'infinity', $1
-		FROM generate_series(1000, 999 + $2::int) n`), p.pause.ID, keys)
+	p.park(p.pause.ID, keys)
 	before := pgtest.One[string](t, p.Pool, sqlOf(p.DB, `SELECT string_agg(xmin::text, ',') FROM (SELECT DISTINCT xmin::text FROM outbox_parked) x`))
 	began := time.Now()
 	p.resume()

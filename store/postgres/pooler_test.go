@@ -27,6 +27,9 @@ func pooled(t *testing.T, mode pgx.QueryExecMode) *pgxpool.Pool {
 func TestConformanceThroughAPooler(t *testing.T) {
 	t.Parallel()
 	pool := pooled(t, pgx.QueryExecModeCacheDescribe)
+	if zone := os.Getenv("PGTZ"); zone != "" && pgtest.One[string](t, pool, `SHOW TimeZone`) != zone {
+		t.Fatalf("the pooler takes the time zone %s from nobody", zone)
+	}
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		db := newOutbox(t, 8)
 		return harnessOf(t, db, pooled(t, pgx.QueryExecModeCacheDescribe), pool, func(t *testing.T) store.Store {

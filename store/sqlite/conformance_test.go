@@ -116,7 +116,7 @@ func harness(t *testing.T, f file) storetest.Harness {
 	admin := f.admin(t)
 	return storetest.Harness{
 		Open:  func(t *testing.T) store.Store { return f.store(t) },
-		Begin: begin(false), BeginIgnoring: begin(true), Admin: admin, Tracker: admin, OneWriter: true,
+		Begin: begin(false), BeginIgnoring: begin(true), Admin: admin, Tracker: admin, OneWriter: true, RetainRows: retainRows,
 		Position: func(t *testing.T, sink string, id outbox.ID) (position string) {
 			t.Helper()
 			err := f.db.QueryRowContext(t.Context(), names{testPrefix}.sql(`SELECT position FROM outbox_positions WHERE sink = ? AND id = ?`),
@@ -125,6 +125,11 @@ func harness(t *testing.T, f file) storetest.Harness {
 				t.Fatal(err)
 			}
 			return position
+		},
+		Pauses: func(t *testing.T, sink string, n int) {
+			t.Helper()
+			f.exec(t, `WITH RECURSIVE i(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM i WHERE n < ? - 1)
+				INSERT INTO outbox_pauses (sink, kind, name, reason, actor) SELECT ?, 'key', 'key-' || n, 'a test', 'ann' FROM i`, n, sink)
 		},
 		Audit: func(t *testing.T) (lines []storetest.AuditLine) {
 			t.Helper()

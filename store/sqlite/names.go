@@ -2,9 +2,11 @@ package sqlite
 
 import (
 	"embed"
+	"maps"
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/onwardhq/onward/outbox"
 )
@@ -50,9 +52,27 @@ var (
 	includeLine   = regexp.MustCompile(`(?m)^--:(\w+)$`)
 )
 
-// statements reads a file of queries: by name, in this outbox's names. A line "--:name" stands for the statement of that
-// name; columns.sql can be named everywhere.
+// readFile is what was read of a file for an outbox of these names: a service may open the same one again and again.
+type readFile struct {
+	names
+	file string
+}
+
+var readBefore sync.Map // of readFile: map[string]string
+
+// statements are those of a file of queries. The map is the caller's own.
 func (n names) statements(file string) map[string]string {
+	key := readFile{n, file}
+	all, known := readBefore.Load(key)
+	if !known {
+		all, _ = readBefore.LoadOrStore(key, n.read(file))
+	}
+	return maps.Clone(all.(map[string]string)) //nolint:forcetypeassert // nothing else is there
+}
+
+// read reads a file of queries: by name, in this outbox's names. A line "--:name" stands for the statement of that
+// name; columns.sql can be named everywhere.
+func (n names) read(file string) map[string]string {
 	all := map[string]string{}
 	for _, f := range []string{"columns", file} {
 		text, err := queryFiles.ReadFile(path.Join("queries", f+".sql"))

@@ -85,8 +85,8 @@ func (s *Session) noteMark(newest int64) {
 	}
 }
 
-// passes is how many messages a read passes over at most; then it answers, and there is more.
-const passes = 20_000
+// mostPassed is how many messages a read passes over at most; then it answers, and there is more.
+const mostPassed = 20_000
 
 // next reads up to limit messages and bytes that the sink takes; one message fits in any room.
 func (s *Session) next(c *call, v view, at int64, limit, bytes int) (f found, err error) {
@@ -97,10 +97,10 @@ func (s *Session) next(c *call, v view, at int64, limit, bytes int) (f found, er
 	}
 	chosen, read := []int64{}, 0
 	f.upto = at
-	err = c.query("topics", []any{at, passes + 1}, func(rows *sql.Rows) (bool, error) {
+	err = c.query("topics", []any{at, s.passes + 1}, func(rows *sql.Rows) (bool, error) {
 		var seq int64
 		var topic string
-		if f.more = read == passes || len(chosen) == limit; f.more {
+		if f.more = read == s.passes || len(chosen) == limit; f.more {
 			return true, nil
 		}
 		if err := rows.Scan(&seq, &topic); err != nil {

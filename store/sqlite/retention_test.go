@@ -48,7 +48,7 @@ func retainAll(t *testing.T, s *Store, r store.Retention) (removed int) {
 // What is removed leaves room that later messages take: at a steady rate the file stops growing.
 func TestTheFileOfAnOutboxStopsGrowing(t *testing.T) {
 	t.Parallel()
-	const rounds, each, kept = 40, 400, 5
+	const rounds, each, kept = 30, 100, 5
 	f := newOutbox(t)
 	s, session := f.joined(t, aRelay())
 	var sizes []int

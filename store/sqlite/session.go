@@ -30,6 +30,7 @@ type Session struct {
 	at      int64     // the seq up to which was read, or passed over
 	page    uint64    // number of the last read
 	reads   []*read   // not settled whole, in order
+	passes  int       // how many messages a read passes over at most
 	mark    int64     // the last number given at the first read; -1: there was none
 	past    bool      // that number was read, or all that there was after the session had joined
 	quiet   int64     // data_version of the reader when there was nothing behind at; 0: unknown
@@ -59,7 +60,7 @@ func (s *Store) Join(ctx context.Context, r store.Relay, k store.Sink) (store.Se
 	if err := checkSelection("join", k.Selection); err != nil {
 		return nil, err
 	}
-	session := &Session{store: s, relay: r, sink: k.Name, takes: k.Selection, beaten: time.Now(), turned: time.Now(), mark: -1}
+	session := &Session{store: s, relay: r, sink: k.Name, takes: k.Selection, beaten: time.Now(), turned: time.Now(), passes: mostPassed, mark: -1}
 	err := s.writer.use(ctx, func(c *call) error {
 		return c.write(func() error { return c.register(r, k) })
 	})

@@ -182,7 +182,11 @@ func pausedAgain(s *suite, p store.Pauser) {
 
 func pausesBounded(s *suite, p store.Pauser) {
 	s.alone()
-	for i := range store.MostPauses {
+	most := store.MostPauses
+	if s.Pauses != nil {
+		s.Pauses(s.T, sinkName, most-10)
+	}
+	for i := len(s.sink().Pauses); i < most; i++ {
 		s.pause(p, pauseOf(store.PauseKey, fmt.Sprint("key-", i)))
 	}
 	_, err := p.Pause(s.ctx, pauseOf(store.PauseKey, "one more"))

@@ -32,6 +32,9 @@ type Harness struct {
 	// Audit returns what people did, oldest first. Optional.
 	Audit func(t *testing.T) []AuditLine
 
+	// Pauses makes n pauses, of the keys key-0, key-1, ..., as if somebody had made them. Optional: without it they are made one by one.
+	Pauses func(t *testing.T, sink string, n int)
+
 	// OneWriter: a transaction that has written holds up all other writers, relays included, until it ends, so that numbers
 	// become visible in their order and nothing is late. The suite then asks what such a database promises instead.
 	OneWriter bool
@@ -40,6 +43,8 @@ type Harness struct {
 	Advance func(d time.Duration)
 	// ShortLease is the lease of relays that are to be taken over; 0: 400ms.
 	ShortLease time.Duration
+	// RetainRows is how many messages one call of store.Retainer removes at most; 0: 5000.
+	RetainRows int
 	// Patience is how long the suite waits for what must come; 0: 30s.
 	Patience time.Duration
 }

@@ -32,6 +32,9 @@ func (s *suite) complete() {
 	if s.ShortLease == 0 {
 		s.ShortLease = 400 * time.Millisecond
 	}
+	if s.RetainRows == 0 {
+		s.RetainRows = 5000
+	}
 	if s.Patience == 0 {
 		s.Patience = 30 * time.Second
 	}
