@@ -88,6 +88,10 @@ restarts: up ## restart and rescale relays 1,000 times under load, minutes; noth
 sim: ## the simulator: every promise checked after every step; SEEDS=1000 runs more, FROM=77 SEEDS=1 ARGS=-trace shows one
 	@go run ./e2e/cmd/sim -from $(or $(FROM),1) -seeds $(or $(SEEDS),60) -workers 2 $(ARGS)
 
+.PHONY: fuzz
+fuzz: up ## run each fuzz target for FUZZTIME=10s; FUZZ=Filter chooses
+	@dev/fuzz $(or $(FUZZTIME),10s) $(ALL) $(FUZZ)
+
 .PHONY: model
 model: ## explore the formal model of leases and settles in every order, and the same with a guard left out (docs/model.md)
 	@dev/part 'model' dev/model/run

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -33,8 +34,14 @@ var openWire = sync.OnceValues(func() (*wire, error) {
 		}
 	}()
 	w.nc, err = natsgo.Connect("nats://"+l.Addr().String(), natsgo.NoReconnect())
+	if err == nil {
+		theWire.Store(w)
+	}
 	return w, err
 })
+
+// theWire is the one that was opened, and that is closed after all tests.
+var theWire atomic.Pointer[wire]
 
 // listen answers CONNECT and PING, and passes headers on.
 func (w *wire) listen(c net.Conn) {
@@ -64,6 +71,16 @@ func (w *wire) listen(c net.Conn) {
 // decode sends a header through nats.go and reads it back as a consumer does.
 func decode(tb testing.TB, header natsgo.Header) natsgo.Header {
 	tb.Helper()
+	got, err := natsgo.DecodeHeadersMsg(headerBytes(tb, header))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return got
+}
+
+// headerBytes is a header as nats.go sends it.
+func headerBytes(tb testing.TB, header natsgo.Header) []byte {
+	tb.Helper()
 	w, err := openWire()
 	if err != nil {
 		tb.Fatal(err)
@@ -73,9 +90,5 @@ func decode(tb testing.TB, header natsgo.Header) natsgo.Header {
 	if err := w.nc.PublishMsg(&natsgo.Msg{Subject: "t", Header: header}); err != nil {
 		tb.Fatal(err)
 	}
-	got, err := natsgo.DecodeHeadersMsg(<-w.sent)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return got
+	return <-w.sent
 }

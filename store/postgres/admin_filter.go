@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -72,11 +73,13 @@ func newSearch(f store.Filter, op string) (q search, err error) {
 	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		return bad("since is not before until", "")
 	}
-	if strings.ContainsRune(f.Sink+f.Topic+f.Type+f.Key+f.EventID+f.CorrelationID+f.Scope+string(f.Code), 0) {
-		return bad("a text contains NUL", "")
+	for _, text := range []string{f.Sink, f.Topic, f.Type, f.Key, f.EventID, f.CorrelationID, f.Scope, string(f.Code), f.After} {
+		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return bad(fmt.Sprintf("%q contains NUL, or is not UTF-8", text), "no message has such a text")
+		}
 	}
 	if f.After != "" {
-		if q.after, q.sink, err = parsePlace(f.After); err != nil {
+		if q.after, q.sink, err = parsePlace(f.After); err != nil || q.after.token(q.sink) != f.After {
 			return bad("after is not the next of a list", "pass it as the page before returned it")
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
@@ -50,8 +51,11 @@ func newSearch(f store.Filter, op string) (q search, err error) {
 		return bad("attempts are counted from 0", "")
 	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
 		return bad("since is not before until", "")
-	case strings.ContainsRune(f.Sink+f.Topic+f.Type+f.Key+f.EventID+f.CorrelationID+f.Scope+string(f.Code), 0):
-		return bad("a text contains NUL", "")
+	}
+	for _, text := range []string{f.Sink, f.Topic, f.Type, f.Key, f.EventID, f.CorrelationID, f.Scope, string(f.Code), f.After} {
+		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return bad(fmt.Sprintf("%q contains NUL, or is not UTF-8", text), "no message has such a text")
+		}
 	}
 	if f.After != "" {
 		seq, sink, _ := strings.Cut(f.After, ".")

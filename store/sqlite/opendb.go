@@ -129,7 +129,11 @@ func (c *FileConfig) dsn(path string) string {
 		fmt.Sprintf("busy_timeout(%d)", c.BusyTimeout.Milliseconds()), "journal_mode(WAL)", "foreign_keys(1)",
 		"synchronous(" + c.Synchronous + ")", "temp_store(memory)", // what undoes a statement need not go to the disk
 	}}
-	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
+	escaped := (&url.URL{Path: path}).EscapedPath()
+	if strings.HasPrefix(path, "/") {
+		escaped = "//" + escaped // an empty host: else that of //host/file
+	}
+	return "file:" + escaped + "?" + q.Encode()
 }
 
 // checkPath finds out what SQLite calls "unable to open database file" without a word why.

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -120,8 +122,7 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 	if ago, err := time.ParseDuration(s); err == nil && ago >= 0 {
 		return now.Add(-ago), nil
 	}
-	var days int
-	if n, err := fmt.Sscanf(s+"\n", "%dd\n", &days); err == nil && n == 1 && days >= 0 {
+	if days, ok := parseDays(s); ok {
 		return now.AddDate(0, 0, -days), nil
 	}
 	for _, layout := range momentLayouts {
@@ -130,6 +131,13 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{}, fmt.Errorf("%q: is no time: write 10m, 24h or 2d (ago), 2026-01-31, or 2026-01-31T15:04:05Z", s)
+}
+
+// parseDays reads a number of days, at most as many as a duration holds.
+func parseDays(s string) (days int, ok bool) {
+	digits, ok := strings.CutSuffix(s, "d")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return int(n), ok && err == nil && n <= uint64(math.MaxInt64/(24*time.Hour)) //nolint:gosec // 32 bits
 }
 
 // parseIDs reads the ids of a command line; each once.

@@ -175,8 +175,7 @@ func parseSpan(s string) (time.Duration, error) {
 	if d, err := time.ParseDuration(s); err == nil && d > 0 {
 		return d, nil
 	}
-	var days int
-	if n, err := fmt.Sscanf(s+"\n", "%dd\n", &days); err == nil && n == 1 && days > 0 && days < 100_000 {
+	if days, ok := parseDays(s); ok && days > 0 && days < 100_000 {
 		return time.Duration(days) * 24 * time.Hour, nil
 	}
 	return 0, fmt.Errorf("%q: is no duration: write 30m, 2h or 3d", s)

@@ -237,16 +237,6 @@ func TestEverySettingHasANote(t *testing.T) {
 	}
 }
 
-func FuzzReadYAML(f *testing.F) {
-	f.Add([]byte("relay:\n  lease: 15s\nsinks:\n  - name: a\n"))
-	f.Add([]byte("a: &x {b: *x}\n? [1]\n: 2"))
-	f.Fuzz(func(_ *testing.T, text []byte) {
-		entries, _ := readYAML("x.yaml", text)
-		c := &Config{places: make(map[string]place)}
-		_ = c.check(NeedNothing, c.apply(entries)) // must not panic
-	})
-}
-
 // The example names only settings that exist, and the values that it calls defaults are.
 func TestTheExampleIsTheDefaults(t *testing.T) {
 	t.Parallel()

@@ -64,6 +64,9 @@ func parseDuration(s string) (time.Duration, error) {
 		var n int64
 		if n, err = strconv.ParseInt(days, 10, 32); err == nil {
 			d = time.Duration(n) * 24 * time.Hour
+			if n > math.MaxInt64/int64(24*time.Hour) {
+				d = -1 // 292 years and more
+			}
 		}
 	}
 	if err != nil || d < 0 {
