@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -254,7 +255,10 @@ func removalRefused(s *suite) {
 	s.until("its relay's lease is over", func() bool { return s.Admin.RemoveSink(s.ctx, act) == nil })
 	s.until("the relay sees that it is over", func() bool {
 		_, err := r.session.Renew(s.ctx, true)
-		return err != nil
+		if errors.Is(err, store.ErrReload) {
+			r.session.Reset()
+		}
+		return errors.Is(err, store.ErrFenced)
 	})
 	s.wantFenced(r)
 }
