@@ -10,23 +10,24 @@ import (
 // only with the knowledge that everybody who imports that package gets it.
 var allowList = map[string]Allowance{
 	// The root module, package by package: nothing but the standard library, tests included, because every service imports it.
+	"leaktest":          {},
 	"outbox":            {},
 	"outbox/outboxtest": {Ours: []string{"outbox"}},
 	"broker":            {Ours: []string{"outbox"}},
-	"broker/brokertest": {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/membroker"}},
-	"broker/membroker":  {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/brokertest"}},
-	"broker/jsonl":      {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/brokertest"}},
-	"broker/discard":    {Ours: []string{"outbox", "broker"}, Tests: []string{"broker/brokertest"}},
+	"broker/brokertest": {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/membroker"}},
+	"broker/membroker":  {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
+	"broker/jsonl":      {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
+	"broker/discard":    {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
 	"store":             {Ours: []string{"outbox"}},
 	"store/storetest":   {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/memstore"}},
-	"store/memstore":    {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/storetest"}},
+	"store/memstore":    {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"leaktest", "store/storetest"}},
 	"relay/core": {
 		Ours:  []string{"outbox", "broker", "store"},
 		Tests: []string{"store/memstore", "broker/membroker"},
 	},
 	"relay": {
 		Ours:  []string{"outbox", "broker", "store", "relay/core", "internal/failpoint"},
-		Tests: []string{"store/memstore", "broker/membroker"},
+		Tests: []string{"leaktest", "store/memstore", "broker/membroker"},
 	},
 	"internal/failpoint": {}, // of relay; store/postgres and store/sqlite have their own
 
@@ -34,17 +35,17 @@ var allowList = map[string]Allowance{
 	"store/postgres": {
 		Ours:   []string{"outbox", "store"},
 		Theirs: ofPostgres,
-		Tests:  []string{"outbox/outboxtest", "broker", "store/storetest", "relay", "broker/membroker"},
+		Tests:  []string{"leaktest", "outbox/outboxtest", "broker", "store/storetest", "relay", "broker/membroker"},
 	},
 	"store/sqlite": {
 		Ours:   []string{"outbox", "store"},
 		Theirs: ofSQLite,
-		Tests:  []string{"broker", "store/storetest", "relay", "relay/core"},
+		Tests:  []string{"leaktest", "broker", "store/storetest", "relay", "relay/core"},
 	},
 	"broker/nats": {
 		Ours:   []string{"outbox", "broker"},
 		Theirs: ofNATS,
-		Tests:  []string{"broker/brokertest"},
+		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 
 	// The program: the only place that knows all of them.
@@ -53,10 +54,12 @@ var allowList = map[string]Allowance{
 		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),
+		Tests: []string{"leaktest"},
 	},
 	"examples/orders": {
 		Ours:   []string{"outbox", "broker", "store", "relay", "store/postgres", "broker/nats"},
 		Theirs: slices.Concat(ofPostgres, ofNATS),
+		Tests:  []string{"leaktest"},
 	},
 	"examples/start": {
 		Ours:   []string{"outbox", "broker", "store", "relay", "store/postgres", "store/sqlite", "broker/nats"},
@@ -67,7 +70,7 @@ var allowList = map[string]Allowance{
 			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats",
 		},
 		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, []string{"golang.org/x/mod"}),
-		Tests:  []string{"store/storetest", "broker/brokertest"},
+		Tests:  []string{"leaktest", "store/storetest", "broker/brokertest"},
 	},
 }
 
