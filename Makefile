@@ -96,6 +96,10 @@ fuzz: up ## run each fuzz target for FUZZTIME=10s; FUZZ=Filter chooses
 model: ## explore the formal model of leases and settles in every order, and the same with a guard left out (docs/model.md)
 	@dev/part 'model' dev/model/run
 
+.PHONY: known-bad
+known-bad: up ## builds with a known fault, each of which must be caught; BAD=name makes one; they write docs/proof/known-bad.json
+	@eval "$$(dev/services env)"; go run ./e2e/cmd/knownbad $(BAD)
+
 .PHONY: up
 up: ## start the servers of the tests; dev/services env prints where they are
 	@dev/part 'servers' dev/services up
