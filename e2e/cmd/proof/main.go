@@ -57,18 +57,22 @@ func (f figures) Get(path ...string) any {
 	switch v := v.(type) {
 	case nil:
 		return "-"
-	case float64:
+	case json.Number:
+		if last := path[len(path)-1]; last == "seed" || last == "from" { // to be copied into a command
+			return v.String()
+		}
 		return grouped(v)
 	}
 	return v
 }
 
 // grouped is a number as people read it: 1,234,567.
-func grouped(v float64) string {
-	if v != float64(int64(v)) {
+func grouped(n json.Number) string {
+	text := n.String()
+	if _, err := n.Int64(); err != nil {
+		v, _ := n.Float64()
 		return fmt.Sprintf("%.1f", v)
 	}
-	text := fmt.Sprint(int64(v))
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
 	}
@@ -85,7 +89,7 @@ func (f figures) Pairs(path ...string) string {
 	object, _ := v.(map[string]any)
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if n, ok := object[name].(float64); ok && n != 0 {
+		if n, ok := object[name].(json.Number); ok && n != "0" {
 			words = append(words, fmt.Sprintf("%s %s", name, grouped(n)))
 		}
 	}
@@ -145,7 +149,9 @@ func readFigures(file string) (f figures, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(text, &f); err != nil {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber() // a seed has more digits than a float64 keeps
+	if err := d.Decode(&f); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return f, nil
