@@ -96,11 +96,10 @@ fuzz: up ## run each fuzz target for FUZZTIME=10s; FUZZ=Filter chooses
 model: ## explore the formal model of leases and settles in every order, and the same with a guard left out (docs/model.md)
 	@dev/part 'model' dev/model/run
 
-<<<<<<< HEAD
 .PHONY: known-bad
 known-bad: up ## builds with a known fault, each of which must be caught; BAD=name makes one; they write docs/proof/known-bad.json
 	@eval "$$(dev/services env)"; go run ./e2e/cmd/knownbad $(BAD)
-=======
+
 .PHONY: proof
 proof: up ## measure again and write docs/proof.md: simulator, model, chaos over every pair, restarts, known-bad builds; an hour (kills: make kills)
 	@$(MAKE) --silent sim SEEDS=200 ARGS='-json docs/proof/sim.json'
@@ -108,7 +107,6 @@ proof: up ## measure again and write docs/proof.md: simulator, model, chaos over
 	@$(MAKE) --silent chaos-all DURATION=6m ARGS='--proof docs/proof'
 	@$(MAKE) --silent restarts known-bad
 	@go run ./e2e/cmd/proof
->>>>>>> 6fbc38a (Measure all of the proof with one command, and print seeds as they are typed)
 
 .PHONY: up
 up: ## start the servers of the tests; dev/services env prints where they are
