@@ -3,6 +3,8 @@ package harness
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,6 +28,7 @@ func (s *scene) survived(beside time.Duration) Verdict {
 			s.t.Log(v)
 			if v.Lost > 0 || v.Reordered > 0 || v.Unattributed > 0 || v.Sent == 0 {
 				s.t.Errorf("promises broken: %v\n%s", v, v.Details())
+				_ = run.Save(filepath.Join(os.TempDir(), "onward-"+s.schema+".json"))
 			}
 			s.owners(run)
 			return v
