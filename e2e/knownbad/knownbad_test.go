@@ -40,15 +40,13 @@ func TestTheTableIsOfTheBadBuildsThatThereAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Builds) < 20 {
-		t.Errorf("the table has %d bad builds, want 20 at the least", len(report.Builds))
-	}
 	all := map[string]Build{}
 	for _, b := range builds(t) {
 		all[b.Name] = b
 	}
 	for _, r := range report.Builds {
 		b, known := all[r.Name]
+		delete(all, r.Name)
 		if !known {
 			t.Errorf("the table has %s, which is no bad build", r.Name)
 			continue
@@ -61,6 +59,9 @@ func TestTheTableIsOfTheBadBuildsThatThereAre(t *testing.T) {
 				t.Errorf("%s: the table does not say what caught it", b.Name)
 			}
 		}
+	}
+	for name := range all {
+		t.Errorf("%s is not in the table", name)
 	}
 }
 
