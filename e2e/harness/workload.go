@@ -144,7 +144,7 @@ func (w *Workload) recover(ctx context.Context, next, numbers map[string]int) (c
 				break
 			}
 			committed = high >= n
-			next[key] = high
+			next[key] = max(next[key], high) // what was lost with a tail has no number; and the commit may still come, with n
 			delete(numbers, key)
 		}
 		if len(numbers) == 0 {
