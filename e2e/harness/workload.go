@@ -60,7 +60,10 @@ func (w *Workload) Run(ctx context.Context) error {
 
 func (w *Workload) write(ctx context.Context, writer int) error {
 	rng := rand.New(rand.NewPCG(w.Seed, uint64(writer)))
-	next := map[string]int{}
+	next, err := w.highest(ctx)
+	if err != nil {
+		return err
+	}
 	payload := make([]byte, w.Payload)
 	for ctx.Err() == nil {
 		n := 1 + rng.IntN(5)
@@ -82,6 +85,19 @@ func (w *Workload) write(ctx context.Context, writer int) error {
 		}
 	}
 	return nil
+}
+
+// highest is the highest number of each key: a second run goes on from there, also where a lost tail has left gaps below.
+func (w *Workload) highest(ctx context.Context) (map[string]int, error) {
+	entries, err := w.Ledger(ctx)
+	if err != nil {
+		return nil, err
+	}
+	next := map[string]int{}
+	for _, e := range entries {
+		next[e.Key] = max(next[e.Key], e.N)
+	}
+	return next, nil
 }
 
 // transact writes one transaction with a message for each of the keys, again until it is committed.
