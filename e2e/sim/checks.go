@@ -16,9 +16,6 @@ type checks struct {
 	broken []string
 }
 
-// check is called after each step.
-func (w *world) check() {}
-
 // stored is told of each copy that the broker has stored, at once. Nothing that was not committed may come, nor anything before its
 // time; of a key nothing may come for the first time before what was committed when it was written; a further copy needs a reason.
 func (w *world) stored(m membroker.Message) {
@@ -38,7 +35,7 @@ func (w *world) stored(m membroker.Message) {
 		w.fail("%s came %s before its time", e, e.due-w.now)
 	}
 	e.copies++
-	if r := w.sender; r != nil && r.alive() && e.openIn == r && e.countedIn == nil {
+	if r := w.sender; r != nil && r.alive() && e.openIn == r && e.countedIn == nil && !e.slow {
 		e.countedIn = r
 		if r.window++; r.window > w.knobs.rules.Messages {
 			w.recount(r)
@@ -241,7 +238,7 @@ func (w *world) noteSettled(r *run, s *store.Settlement) {
 			p := rd.parts[d.Partition]
 			for ; p.n < d.N; p.n++ {
 				e := p.entries[p.n]
-				if !slow[e] {
+				if e.slow = slow[e]; !e.slow {
 					settled(e)
 				} else if e.countedIn == r {
 					e.countedIn = nil
@@ -344,7 +341,7 @@ func (w *world) checkPublish(r *run, e *core.Publish) {
 		if m.openIn != r {
 			r.sentOut = append(r.sentOut, m)
 		}
-		m.openIn, m.sent, m.granted, m.answered = r, w.now, false, false
+		m.openIn, m.sent, m.granted, m.answered, m.slow = r, w.now, false, false, false
 		w.trace.note(17, r.no, uint64(m.n))
 		w.trace.say(w, "%s sends %s, attempt %d", r.name, m, env.Attempt)
 	}
@@ -371,11 +368,10 @@ func (w *world) checkMachine(r *run) {
 	if r.machine == nil {
 		return
 	}
-	messages, keys := r.machine.Backlog()
+	messages, _ := r.machine.Backlog()
 	if most := 6*w.knobs.page + w.knobs.rules.Messages; messages > most {
 		w.fail("%s holds %d messages, more than %d", r.name, messages, most)
 	}
-	_ = keys
 	if r.machine.BreakerOpen() {
 		w.reach("breaker open")
 	}

@@ -263,13 +263,12 @@ func (w *world) restart(do func()) {
 // comeBack puts the database back to what it was at an earlier step. What was committed since is lost; what was published may come
 // again.
 func (w *world) comeBack(how string, do func(*memstore.Backup)) {
-	if len(w.backups) == 0 || w.counts[how] >= 3 {
+	if len(w.backups) == 0 || w.reached[how] >= 3 {
 		return
 	}
 	i := w.rng.IntN(len(w.backups))
 	b := w.backups[i]
 	w.backups = w.backups[:i+1] // what came later is of a history that is no more
-	w.counts[how]++
 	w.reach(how)
 	w.trace.say(w, "%s: the database is what it was in step %d", how, b.step)
 	w.restart(func() { do(b.of) })

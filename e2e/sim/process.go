@@ -234,7 +234,7 @@ func (r *run) renew() {
 
 func (r *run) renewed(lease store.Lease, err error, at time.Duration) {
 	r.lease.busy = false
-	every := r.w.knobs.heartbeat / 10
+	every := r.w.knobs.heartbeat / 6 // as package relay does
 	wait := max(every, 50*time.Millisecond)
 	if err != nil {
 		r.take(core.RenewFailed{Err: err})

@@ -14,14 +14,16 @@ type trace struct {
 	next  int
 }
 
-const prime = 1099511628211
-
-// note takes numbers into the hash (FNV-1a over words).
-func (t *trace) note(numbers ...uint64) {
+// Mix takes numbers into a hash (FNV-1a over words).
+func Mix(hash uint64, numbers ...uint64) uint64 {
+	const prime = 1099511628211
 	for _, n := range numbers {
-		t.hash = (t.hash ^ n) * prime
+		hash = (hash ^ n) * prime
 	}
+	return hash
 }
+
+func (t *trace) note(numbers ...uint64) { t.hash = Mix(t.hash, numbers...) }
 
 func (t *trace) step(no int, now time.Duration) { t.note(uint64(no), uint64(now)) } //nolint:gosec // neither is negative
 

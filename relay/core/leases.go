@@ -24,13 +24,16 @@ func (m *Machine) leased(e Leased) {
 			m.reading.at, m.heads.at = m.now, m.now
 		}
 	}
-	leaving := 0
-	for _, p := range slices.Clone(m.order) {
+	leaving, lost := 0, []int(nil)
+	for _, p := range m.order {
 		if !held[p.id] {
-			m.drop(p.id)
+			lost = append(lost, p.id)
 		} else if p.leaving {
 			leaving++
 		}
+	}
+	for _, id := range lost {
+		m.drop(id)
 	}
 	m.once.leased, m.once.unattended = true, e.Lease.Unattended
 	if n := e.Lease.Surplus - leaving; n > 0 && !m.stopping {

@@ -117,6 +117,20 @@ func TestAPromotedStandbyHasWhatItHadReplayed(t *testing.T) {
 	b.want("then", texts, []string{"c"})
 }
 
+func TestALeaseOfAnotherHistoryIsRenewed(t *testing.T) {
+	t.Parallel()
+	b := newCopyBench(t)
+	copied := b.db.Backup()
+	b.now = b.now.Add(50 * time.Second)
+	b.lease() // for a minute; the copy has ten seconds left
+	b.db.Promote(copied)
+	b.now = b.now.Add(500 * time.Millisecond)
+	b.session.Reset()
+	if l := b.lease(); l.Until != b.now.Add(time.Minute) {
+		t.Errorf("leased until %s, want a minute from %s", l.Until, b.now)
+	}
+}
+
 func TestARestoredBackupIsOfAnotherLineage(t *testing.T) {
 	t.Parallel()
 	b := newCopyBench(t)

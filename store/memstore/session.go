@@ -251,7 +251,7 @@ func (s *session) spoil() {
 func (s *session) Reset() {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
-	s.void, s.dropped = true, true
+	s.void, s.dropped, s.beaten = true, true, time.Time{} // what came back may not have the last heartbeat
 }
 
 // finish ends the session for good.

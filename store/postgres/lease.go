@@ -59,9 +59,8 @@ func (s *Session) Renew(ctx context.Context, take bool) (store.Lease, error) {
 	if err := s.refresh(ctx); err != nil {
 		return store.Lease{}, err
 	}
-	_, lease.Until = s.member.times()
 	s.mu.Lock()
-	lease.Owned, lease.Lineage = s.ledger.owned(), s.lineage
+	lease.Owned, lease.Lineage, lease.Until = s.ledger.owned(), s.lineage, s.member.leased(s.token)
 	lease.Unattended = max(0, lease.Unattended-(len(lease.Owned)-len(seen.mine))) // what was claimed since
 	s.mu.Unlock()
 	return lease, nil
@@ -89,13 +88,14 @@ func (s *Session) revive(ctx context.Context, op string) error {
 
 // heartbeat renews the lease where that is due.
 func (s *Session) heartbeat(ctx context.Context, op string) (sent bool, err error) {
-	if s.store.stands(s.member) || !s.member.beat() {
+	token := s.tokenNow()
+	if s.store.stands(s.member) || !s.member.beat(token) {
 		return false, nil
 	}
 	defer s.member.beaten()
 	now := time.Now()
 	var renewed, registered bool
-	err = s.trip(ctx, false, "heartbeat", []any{s.member.ID.String(), s.tokenNow()}, one(&renewed, &registered))
+	err = s.trip(ctx, false, "heartbeat", []any{s.member.ID.String(), token}, one(&renewed, &registered))
 	switch {
 	case err != nil:
 		return false, s.fail(op, "the lease was not renewed", err)
@@ -105,7 +105,7 @@ func (s *Session) heartbeat(ctx context.Context, op string) (sent bool, err erro
 	case !renewed:
 		return false, s.fail(op, "the server's incarnation has changed", nil)
 	}
-	s.member.renewed(now)
+	s.member.renewed(token, now)
 	return true, nil
 }
 

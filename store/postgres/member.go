@@ -21,6 +21,7 @@ type member struct {
 	mu      sync.Mutex
 	sent    time.Time // of the last renewal that was answered
 	until   time.Time
+	token   string // of the server's life that this renewal was done in
 	beating bool // a session renews
 	joint   int  // sessions
 	glance  *glance
@@ -35,20 +36,19 @@ func (s *Store) Join(ctx context.Context, r store.Relay, sink store.Sink) (store
 	}
 	m := s.member(r)
 	sent := time.Now()
-	err := s.register(ctx, m, sink)
-	if err != nil {
+	if err := s.register(ctx, m, sink); err != nil {
 		s.release(m)
 		if errors.Is(err, store.ErrNameTaken) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	m.renewed(sent)
 	session := newSession(s, m, sink)
 	if err := session.reload(ctx); err != nil {
 		s.release(m)
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
+	m.renewed(session.token, sent)
 	s.mu.Lock()
 	s.sessions[session] = true
 	s.mu.Unlock()
@@ -161,18 +161,19 @@ func (s *Store) nameHeld(ctx context.Context, m *member) (again bool, err error)
 	return true, s.takeOver(ctx, id, takeExpired)
 }
 
-// renewed notes a renewal that was sent at this time and answered.
-func (m *member) renewed(sent time.Time) {
+// renewed notes a renewal that was sent at this time and answered, by the server's life of this token.
+func (m *member) renewed(token string, sent time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sent, m.until = sent, sent.Add(m.Lease)
+	m.token, m.sent, m.until = token, sent, sent.Add(m.Lease)
 }
 
-// beat reports whether a renewal is due, and this session is the one that sends it. Then it calls beaten.
-func (m *member) beat() bool {
+// beat reports whether a renewal is due, and this session is the one that sends it. Then it calls beaten. What was renewed in
+// another life of the server may be lost: the database says then that the lease ends earlier than the relay believes.
+func (m *member) beat(token string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.beating || time.Since(m.sent) < m.Heartbeat {
+	if m.beating || m.token == token && time.Since(m.sent) < m.Heartbeat {
 		return false
 	}
 	m.beating = true
@@ -185,10 +186,14 @@ func (m *member) beaten() {
 	m.beating = false
 }
 
-func (m *member) times() (sent, until time.Time) {
+// leased is when the lease ends, as this life of the server has it; zero where it was not renewed in it.
+func (m *member) leased(token string) (until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.sent, m.until
+	if m.token == token {
+		until = m.until
+	}
+	return until
 }
 
 // errVoid is the end of a session's memory: it must be loaded again.

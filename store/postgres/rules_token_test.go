@@ -249,3 +249,36 @@ func TestRelaysAgreeOnOneTokenAfterTheServerCrashed(t *testing.T) {
 	wantTexts(t, "a goes on", g.drain(a), []string{"a2"})
 	wantTexts(t, "b goes on", g.drain(b), []string{"b1", "b2"})
 }
+
+// A server that came back without the last heartbeats, promoted or restored, has the lease end earlier than the relay believes. It
+// must not publish on the strength of a renewal that is lost, or another one takes over beside it.
+func TestALeaseIsOfTheServersLifeThatRenewedIt(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, 4)
+	s := g.join()
+	g.renew(s)
+	g.Exec(t, `DELETE FROM `+g.Table("incarnation"))
+	g.Exec(t, `UPDATE `+g.Table("relays")+` SET leased_until = clock_timestamp() + interval '1 second'`)
+	s.Reset()
+	g.wantLeased(g.renew(s))
+
+	s.Reset()
+	s.mu.Lock()
+	s.member.beating = true // another sink's session sends one, perhaps in the old life
+	s.member.token = "another"
+	s.mu.Unlock()
+	if l := g.renew(s); !l.Until.IsZero() {
+		t.Errorf("leased until %s, and nothing was renewed in this life", l.Until)
+	}
+	s.member.beaten()
+	g.wantLeased(g.renew(s))
+}
+
+// wantLeased wants the lease to end no later than the database has it.
+func (g *rig) wantLeased(l store.Lease) {
+	g.t.Helper()
+	until := pgtest.One[time.Time](g.t, g.Pool, `SELECT leased_until FROM `+g.Table("relays"))
+	if l.Until.After(until) || time.Until(l.Until) <= 0 {
+		g.t.Errorf("leased until %s, and the database has %s", l.Until, until)
+	}
+}

@@ -225,7 +225,7 @@ func (s *Session) spoil() { s.void, s.dropped = true, false }
 func (s *Session) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.void, s.dropped = true, true
+	s.void, s.dropped, s.beaten = true, true, time.Time{} // the file may be a copy that has not the last heartbeat
 }
 
 // wasReset reports whether the next renewal may load the session again.

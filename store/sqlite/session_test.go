@@ -215,6 +215,22 @@ func TestASettleOfUnknownFateIsLoadedAgain(t *testing.T) {
 	}
 }
 
+// A file that was put back has not the last heartbeats: the lease ends earlier in it than the relay believes.
+func TestALeaseIsRenewedWhereTheSessionIsLoadedAgain(t *testing.T) {
+	t.Parallel()
+	f := newOutbox(t)
+	_, s := f.joined(t, aRelay())
+	f.exec(t, `UPDATE outbox_relays SET leased_until = leased_until - 1000000`)
+	s.Reset()
+	lease, err := s.Renew(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if until := time.UnixMicro(one[int64](t, f, `SELECT leased_until FROM outbox_relays`)); lease.Until.After(until) {
+		t.Errorf("leased until %s, and the file has %s", lease.Until, until)
+	}
+}
+
 // A COMMIT for which the disk has no room did nothing, and that is known. Were the session loaded again, all that is published and
 // not settled would come again, every time, for as long as the disk is full.
 func TestASettleThatFindsTheDiskFullIsRepeatedAsItIs(t *testing.T) {

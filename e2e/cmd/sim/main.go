@@ -109,11 +109,7 @@ func run(from uint64, seeds, steps, workers int, trace bool) *totals {
 		})
 	}
 	all.Wait()
-	hash := uint64(14695981039346656037)
-	for _, h := range hashes {
-		hash = (hash ^ h) * 1099511628211
-	}
-	t.Hash = fmt.Sprintf("%016x", hash)
+	t.Hash = fmt.Sprintf("%016x", sim.Mix(0, hashes...))
 	t.Took = time.Since(began).Seconds()
 	t.Rate = int(float64(t.Steps) / processorTime().Seconds())
 	if seeds >= sim.SeedsToReachAll {
