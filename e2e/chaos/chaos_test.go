@@ -39,7 +39,7 @@ func TestPromisesAreKeptWhileEverythingFails(t *testing.T) {
 	t.Parallel()
 	needed(t, "ONWARD_TEST_POSTGRES_BIN", "ONWARD_TEST_NATS_SERVER")
 	onward := program(t)
-	for _, pair := range [][2]string{{Postgres, JetStream}, {SQLite, JetStream}} {
+	for _, pair := range [][2]string{{Postgres, JetStream}, {SQLite, JetStream}, {Postgres, JSONLines}} {
 		t.Run(pair[0]+"+"+pair[1], func(t *testing.T) {
 			t.Parallel()
 			c := Config{Seed: 1, Duration: 20 * time.Second, Store: pair[0], Broker: pair[1], Rate: 200, Program: onward, Dir: t.TempDir(), Progress: t.Output()}

@@ -40,6 +40,7 @@ type FaultReport struct {
 	AtMS       int64  `json:"at_ms"` // since the run's start
 	ForMS      int64  `json:"for_ms"`
 	InFlight   int    `json:"in_flight"`             // committed and not received, as it began
+	Unsettled  int64  `json:"unsettled"`             // not published, or not settled, as the outbox said just before
 	RecoveryMS *int64 `json:"recovery_ms,omitempty"` // from its end until nine tenths of what waited then had arrived
 	Observed   bool   `json:"observed,omitempty"`
 	Error      string `json:"error,omitempty"`
@@ -215,7 +216,7 @@ func (c *checking) readFaults() {
 		kind := Kind(f.Kind)
 		r := FaultReport{
 			Kind: kind, Target: f.Target, Detail: f.Detail, Observed: f.Observed, Error: f.Error,
-			AtMS: f.At.Sub(c.Meta.Started).Milliseconds(), ForMS: f.End.Sub(f.At).Milliseconds(), InFlight: waits.at(f.At),
+			AtMS: f.At.Sub(c.Meta.Started).Milliseconds(), ForMS: f.End.Sub(f.At).Milliseconds(), InFlight: waits.at(f.At), Unsettled: f.Unsettled,
 		}
 		k := c.ByKind[kind]
 		k.Count++
@@ -224,7 +225,7 @@ func (c *checking) readFaults() {
 			k.Failed++
 		case f.Observed:
 		default:
-			if r.InFlight == 0 {
+			if r.InFlight == 0 && r.Unsettled == 0 {
 				k.Idle++
 			}
 			if took, some := waits.recovery(f.End); some {

@@ -256,13 +256,4 @@ func (d *database) close() {
 }
 
 // pause waits; false: ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
+func pause(ctx context.Context, d time.Duration) bool { return harness.Pause(ctx, d) == nil }

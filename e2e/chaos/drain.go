@@ -99,7 +99,10 @@ func (r *run) await(ctx context.Context, ledger []Entry) (missing []Entry, err e
 		if err != nil {
 			r.say("discarding: %v", err)
 		}
-		gone := r.discarded()
+		gone, err := r.discarded(ctx)
+		if err != nil {
+			r.say("reading the audit: %v", err)
+		}
 		before := len(missing)
 		missing = slices.DeleteFunc(missing, func(e Entry) bool { return gone[e.ID] || r.broker.collected.has(e.ID) })
 		if len(missing) == 0 {
@@ -124,17 +127,14 @@ func (r *run) await(ctx context.Context, ledger []Entry) (missing []Entry, err e
 	}
 }
 
-// discarded are the messages whose discard was answered.
-func (r *run) discarded() map[string]bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// discarded are the messages that the outbox has in its audit: of an act whose answer was lost, nobody else knows.
+func (r *run) discarded(ctx context.Context) (map[string]bool, error) {
+	ids, err := r.database.discards(ctx)
 	all := map[string]bool{}
-	for _, a := range r.acts {
-		if a.Action == "discard" && a.Error == "" {
-			all[a.ID] = true
-		}
+	for _, id := range ids {
+		all[id] = true
 	}
-	return all
+	return all, err
 }
 
 // settle waits until the outbox says, too, that nothing is left, and notes where what is missing stands.

@@ -18,10 +18,14 @@ import (
 // step does one step of the plan when its time has come and messages are in flight, and notes it. timed ends with the faults:
 // what lasts is ended then, and undone with ctx.
 func (r *run) step(ctx, timed context.Context, s Step) {
-	if !pause(timed, time.Until(r.started.Add(s.At))) || !r.inFlight(timed) {
+	if !pause(timed, time.Until(r.started.Add(s.At))) {
 		return
 	}
-	f := Fault{Kind: string(s.Kind), At: time.Now().UTC()}
+	unsettled, is := r.inFlight(timed)
+	if !is {
+		return
+	}
+	f := Fault{Kind: string(s.Kind), At: time.Now().UTC(), Unsettled: unsettled}
 	err := r.do(ctx, timed, s, &f)
 	if f.End.IsZero() {
 		f.End = time.Now().UTC()
@@ -39,19 +43,19 @@ func (r *run) step(ctx, timed context.Context, s Step) {
 	r.say("%s of %s %s, %v%s", f.Kind, f.Target, f.Detail, f.End.Sub(f.At).Round(time.Millisecond), text)
 }
 
-// inFlight waits until something is; false: the time is over. Where the database does not answer, nothing can be settled, and so
-// something is.
-func (r *run) inFlight(ctx context.Context) bool {
+// inFlight waits until messages are, and says how many; false: the time is over. Where the database does not answer, nothing can
+// be settled, and so something is.
+func (r *run) inFlight(ctx context.Context) (unsettled int64, is bool) {
 	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, time.Second)
 		backlog, _, _, err := r.database.waiting(asking)
 		cancel()
 		if err != nil || backlog > 2 {
-			return ctx.Err() == nil
+			return backlog, ctx.Err() == nil
 		}
 		pause(ctx, 2*time.Millisecond)
 	}
-	return false
+	return 0, false
 }
 
 func (r *run) do(ctx, timed context.Context, s Step, f *Fault) error {

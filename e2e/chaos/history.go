@@ -52,9 +52,11 @@ type Fault struct {
 	End    time.Time `json:"end"` // when everything was as before, but for what recovers by itself
 	Detail string    `json:"detail,omitempty"`
 	// Relays is how many relays may repeat what they had not settled because of it.
-	Relays   int    `json:"relays"`
-	Observed bool   `json:"observed,omitempty"`
-	Error    string `json:"error,omitempty"` // it could not be done
+	Relays int `json:"relays"`
+	// Unsettled is how many messages the outbox had to publish, or had not settled, a moment before; 0 where it did not answer.
+	Unsettled int64  `json:"unsettled"`
+	Observed  bool   `json:"observed,omitempty"`
+	Error     string `json:"error,omitempty"` // it could not be done
 }
 
 // Act is what an operator did to the outbox.

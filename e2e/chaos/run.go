@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/onwardhq/onward/e2e/harness"
 )
 
 // Config is what a run is asked for. The zero value of each field but Store and Broker is a default.
@@ -169,7 +171,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		}
 	}
 	r.settings = settings{
-		lease: r.Lease, publishTimeout: 2 * time.Second, retention: 10 * time.Second, window: 200, page: 256, maxPayload: 64 << 10,
+		lease: r.Lease, publishTimeout: 3 * time.Second, retention: 10 * time.Second, window: 200, page: 256, maxPayload: 64 << 10,
 		compare: r.Broker == JetStreamCompare,
 	}
 	if r.Broker != JSONLines {
@@ -183,7 +185,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		return fmt.Errorf("%s: %w", r.Broker, err)
 	}
 	r.meta = Meta{
-		Seed: r.Seed, Commit: commit(ctx), Store: r.Store, Broker: r.Broker, NoDuplicates: r.compare, DurationMS: r.Duration.Milliseconds(),
+		Seed: r.Seed, Commit: harness.Commit(), Store: r.Store, Broker: r.Broker, NoDuplicates: r.compare, DurationMS: r.Duration.Milliseconds(),
 		LeaseMS: r.Lease.Milliseconds(), BesideMS: (r.Lease + 2*r.publishTimeout + 4*time.Second).Milliseconds(), Window: r.window, Page: r.page,
 		DeadRows: map[string]int64{}, Left: map[string]int64{}, NotInjected: map[string]string{},
 	}
@@ -247,19 +249,6 @@ func build(ctx context.Context, file string) error {
 		return fmt.Errorf("build onward: %w\n%s", err, out)
 	}
 	return nil
-}
-
-// commit names the work tree's.
-func commit(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
-	if err != nil {
-		return "unknown"
-	}
-	name := strings.TrimSpace(string(out))
-	if changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no").Output(); err != nil || len(changed) > 0 {
-		name += "+"
-	}
-	return name
 }
 
 // inject does the plan, and watches meanwhile. Afterwards everything is sound again.

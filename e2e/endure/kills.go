@@ -5,13 +5,15 @@ import (
 	"errors"
 	"syscall"
 	"time"
+
+	"github.com/onwardhq/onward/e2e/harness"
 )
 
 // kills kills relays at random points, each replaced at once by another one: mostly one that has messages in flight, now and then
 // any, several or all of them; some while they are stopping.
 func (s *stage) kills(ctx context.Context) error {
 	for done := 0; done < s.Count; s.say(done) {
-		if err := pause(ctx, time.Duration((0.5+s.rng.Float64())*float64(s.Every))); err != nil {
+		if err := harness.Pause(ctx, time.Duration((0.5+s.rng.Float64())*float64(s.Every))); err != nil {
 			return err
 		}
 		victims, err := s.victims(ctx, s.Count-done)
@@ -20,7 +22,7 @@ func (s *stage) kills(ctx context.Context) error {
 		}
 		if s.rng.Float64() < 0.1 {
 			s.tell(victims)
-			if err := pause(ctx, time.Duration(s.rng.IntN(30))*time.Millisecond); err != nil {
+			if err := harness.Pause(ctx, time.Duration(s.rng.IntN(30))*time.Millisecond); err != nil {
 				return err
 			}
 		}
@@ -55,7 +57,7 @@ func (s *stage) busy(ctx context.Context, n int) ([]*member, error) {
 				return all[:min(n, len(all))], nil
 			}
 		}
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := harness.Pause(ctx, time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -85,17 +87,5 @@ func (s *stage) kill(victims []*member) {
 		_ = m.process.Wait(time.Minute)
 		s.report.Flight.add(m.flight)
 		s.drop(m)
-	}
-}
-
-// pause waits, or says that ctx has ended.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
 }

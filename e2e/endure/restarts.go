@@ -5,6 +5,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/onwardhq/onward/e2e/harness"
 )
 
 // scales are the numbers of relays between which a run changes, in turn.
@@ -13,7 +15,7 @@ var scales = []int{1, 8, 3}
 // restarts restarts one relay or two at a time, and now and then changes how many there are. Every relay ends as it is told to.
 func (s *stage) restarts(ctx context.Context) error {
 	for done := 0; done < s.Count; s.say(done) {
-		if err := pause(ctx, time.Duration(s.rng.Int64N(int64(2*s.Every)))); err != nil {
+		if err := harness.Pause(ctx, time.Duration(s.rng.Int64N(int64(2*s.Every)))); err != nil {
 			return err
 		}
 		if s.rng.Float64() < 0.1 || s.report.Scales == 0 {
@@ -67,6 +69,6 @@ func (s *stage) stopAll(victims []*member) {
 // untilReady waits until a relay takes SIGTERM as a request; before, the system ends it.
 func untilReady(m *member) {
 	for !m.flight.Ready() && !m.process.Ended() {
-		_ = pause(context.Background(), time.Millisecond)
+		_ = harness.Pause(context.Background(), time.Millisecond)
 	}
 }

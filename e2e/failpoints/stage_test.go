@@ -1,7 +1,6 @@
 package failpoints
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -126,27 +125,9 @@ sinks:
 // process is the program at work.
 type process struct {
 	cmd   *exec.Cmd
-	out   output
+	out   harness.Output
 	err   error
 	ended chan struct{}
-}
-
-// output is what a process has said so far.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 // run starts the program with these failpoints.

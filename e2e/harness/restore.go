@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,11 +28,7 @@ func TakeBackup(dir, server string) (Backup, error) {
 
 // Restore makes another server of the backup in dir, as it was when the backup ended.
 func (b Backup) Restore(dir string, settings ...string) (*Server, error) {
-	bin := os.Getenv("ONWARD_TEST_POSTGRES_BIN")
-	if bin == "" {
-		return nil, errors.New("ONWARD_TEST_POSTGRES_BIN is not set")
-	}
-	attr, err := asUser("postgres", dir)
+	bin, attr, err := postgresIn(dir)
 	if err != nil {
 		return nil, err
 	}

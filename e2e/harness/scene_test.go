@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -34,29 +33,11 @@ type scene struct {
 	parts     int
 	work      *Workload
 	collector *Collector
-	log       syncBuffer
+	log       Output // of all relays; shown when a test fails
 	relays    map[string]*Process
 	configs   map[string]RelayConfig
 	faults    []Fault
 	mu        sync.Mutex
-}
-
-// syncBuffer gathers the logs of all relays; they are shown when a test fails.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func needed(t testing.TB, variable string) string {

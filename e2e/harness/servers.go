@@ -125,12 +125,17 @@ func NewStandby(dir, primary, name string, settings ...string) (*Server, error) 
 	return newPostgres(dir, settings, "pg_basebackup", "-d", primary+"&application_name="+name, "-R", "-C", "-S", name, "-c", "fast", "-X", "stream")
 }
 
-func newPostgres(dir string, settings []string, create string, args ...string) (*Server, error) {
-	bin := os.Getenv("ONWARD_TEST_POSTGRES_BIN")
-	if bin == "" {
-		return nil, errors.New("ONWARD_TEST_POSTGRES_BIN is not set")
+// postgresIn says where PostgreSQL's programs are, and as whom they run in dir, which becomes theirs.
+func postgresIn(dir string) (bin string, attr *syscall.SysProcAttr, err error) {
+	if bin = os.Getenv("ONWARD_TEST_POSTGRES_BIN"); bin == "" {
+		return "", nil, errors.New("ONWARD_TEST_POSTGRES_BIN is not set")
 	}
-	attr, err := asUser("postgres", dir)
+	attr, err = asUser("postgres", dir)
+	return bin, attr, err
+}
+
+func newPostgres(dir string, settings []string, create string, args ...string) (*Server, error) {
+	bin, attr, err := postgresIn(dir)
 	if err != nil {
 		return nil, err
 	}

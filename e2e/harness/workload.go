@@ -182,11 +182,16 @@ func (w *Workload) Ledger(ctx context.Context) ([]Entry, error) {
 	})
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func pause(ctx context.Context, d time.Duration) { _ = Pause(ctx, d) }
+
+// Pause waits, or returns why ctx has ended.
+func Pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
+		return ctx.Err()
 	case <-t.C:
+		return nil
 	}
 }
