@@ -47,6 +47,11 @@ var allowList = map[string]Allowance{
 		Theirs: ofNATS,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
+	"broker/rabbitmq": {
+		Ours:   []string{"outbox", "broker"},
+		Theirs: []string{"github.com/rabbitmq/amqp091-go"},
+		Tests:  []string{"leaktest", "broker/brokertest"},
+	},
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {

@@ -1,0 +1,459 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
+	"github.com/onwardhq/onward/outbox"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+// commonURL is the server that all tests share; each makes an exchange and queues of its own there.
+func commonURL(tb testing.TB) string {
+	tb.Helper()
+	u := os.Getenv("ONWARD_TEST_RABBITMQ_URL")
+	if u == "" {
+		tb.Skip(`ONWARD_TEST_RABBITMQ_URL is not set: dev/services up rabbitmq && eval "$(dev/services env rabbitmq)"`)
+	}
+	return u
+}
+
+// freePort is below the range of outgoing connections.
+func freePort() int {
+	for {
+		port := 20000 + rand.IntN(12000)
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
+		if err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+}
+
+// until polls a condition.
+func until(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	deadline := time.Now().Add(patience)
+	for tick := time.NewTicker(5 * time.Millisecond); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s: not within %s", what, patience)
+		}
+	}
+}
+
+// bench is one test's exchange with a queue, and a connection that looks at them.
+type bench struct {
+	tb       testing.TB
+	url      string
+	exchange string // of kind topic
+	topic    string // bound to the queue
+	queue    string
+	conn     *amqp.Connection
+	channel  *amqp.Channel
+
+	mu      sync.Mutex
+	arrived []brokertest.Message
+}
+
+// newBench makes an exchange and a queue with names of their own; arguments are the queue's.
+func newBench(tb testing.TB, url string, arguments ...amqp.Table) *bench {
+	tb.Helper()
+	name := fmt.Sprintf("t%08x", rand.Uint32())
+	b := &bench{tb: tb, url: url, exchange: name, topic: name + ".orders", queue: name}
+	b.look()
+	b.declare()
+	b.bind(b.queue, "*.orders", append(arguments, nil)[0])
+	return b
+}
+
+// look opens the connection that looks.
+func (b *bench) look() {
+	b.tb.Helper()
+	until(b.tb, "the server answers", func() bool {
+		conn, err := amqp.DialConfig(b.url, amqp.Config{Heartbeat: 10 * time.Second})
+		if err != nil {
+			return false
+		}
+		b.conn = conn
+		return true
+	})
+	b.tb.Cleanup(func() { _ = b.conn.CloseDeadline(time.Now().Add(time.Second)) })
+	b.open()
+}
+
+func (b *bench) open() {
+	b.tb.Helper()
+	var err error
+	if b.channel, err = b.conn.Channel(); err != nil {
+		b.tb.Fatal(err)
+	}
+}
+
+func (b *bench) declare() {
+	b.tb.Helper()
+	if err := b.channel.ExchangeDeclare(b.exchange, "topic", true, false, false, false, nil); err != nil {
+		b.tb.Fatal(err)
+	}
+	b.tb.Cleanup(func() {
+		if !b.conn.IsClosed() {
+			b.open()
+			_ = b.channel.ExchangeDelete(b.exchange, false, false)
+		}
+	})
+}
+
+// bind makes a durable queue and binds it.
+func (b *bench) bind(queue, key string, arguments amqp.Table) {
+	b.tb.Helper()
+	if _, err := b.channel.QueueDeclare(queue, true, false, false, false, arguments); err != nil {
+		b.tb.Fatal(err)
+	}
+	b.tb.Cleanup(func() {
+		if !b.conn.IsClosed() {
+			b.open()
+			_, _ = b.channel.QueueDelete(queue, false, false, false)
+		}
+	})
+	if err := b.channel.QueueBind(queue, key, b.exchange, false, nil); err != nil {
+		b.tb.Fatal(err)
+	}
+}
+
+// consume takes what comes from now on out of the queue.
+func (b *bench) consume() {
+	b.tb.Helper()
+	channel, err := b.conn.Channel()
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	deliveries, err := channel.Consume(b.queue, "", true, true, false, false, nil)
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	go func() {
+		for d := range deliveries {
+			b.mu.Lock()
+			b.arrived = append(b.arrived, arrived(&d))
+			b.mu.Unlock()
+		}
+	}()
+}
+
+// read returns what was consumed, n at least.
+func (b *bench) read(ctx context.Context, n int) ([]brokertest.Message, error) {
+	for tick := time.NewTicker(2 * time.Millisecond); ; {
+		b.mu.Lock()
+		all := slices.Clone(b.arrived)
+		b.mu.Unlock()
+		if len(all) >= n {
+			return all, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return all, ctx.Err()
+		}
+	}
+}
+
+// count is how many messages the queue has, while nobody consumes.
+func (b *bench) count() int {
+	b.tb.Helper()
+	b.open()
+	q, err := b.channel.QueueDeclarePassive(b.queue, true, false, false, false, nil)
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	return q.Messages
+}
+
+// The broker's own slots, as headers of these names.
+const (
+	slotID, slotType, slotContent, slotCorrelation, slotTime, slotMode = ":message-id", ":type", ":content-type", ":correlation-id", ":timestamp", ":delivery-mode"
+)
+
+func arrived(d *amqp.Delivery) brokertest.Message {
+	m := brokertest.Message{Payload: d.Body}
+	add := func(name, value string) {
+		if value != "" {
+			m.Headers = append(m.Headers, brokertest.Header{Name: name, Value: value})
+		}
+	}
+	for name, value := range d.Headers {
+		m.Headers = append(m.Headers, brokertest.Header{Name: name, Value: fmt.Sprint(value)})
+	}
+	add(slotID, d.MessageId)
+	add(slotType, d.Type)
+	add(slotContent, d.ContentType)
+	add(slotCorrelation, d.CorrelationId)
+	add(slotTime, d.Timestamp.UTC().Format(time.RFC3339))
+	add(slotMode, fmt.Sprint(d.DeliveryMode))
+	add(":other", d.ContentEncoding+d.AppId+d.UserId+d.Expiration+d.ReplyTo)
+	return m
+}
+
+// slots are those of docs/names.md, written down a second time.
+func slots(e broker.Envelope) []brokertest.Header {
+	want := []brokertest.Header{
+		{Name: slotID, Value: e.ID.String()},
+		{Name: slotContent, Value: e.ContentType},
+		{Name: slotTime, Value: e.CreatedAt.UTC().Format(time.RFC3339)},
+		{Name: slotMode, Value: "2"},
+	}
+	if len(e.Type) <= 255 {
+		want = append(want, brokertest.Header{Name: slotType, Value: e.Type})
+	}
+	if e.CorrelationID != "" {
+		want = append(want, brokertest.Header{Name: slotCorrelation, Value: e.CorrelationID})
+	}
+	return want
+}
+
+// publisher makes one for the bench's exchange.
+func (b *bench) publisher(c Config) *Publisher {
+	b.tb.Helper()
+	return b.publisherAt(b.url, c)
+}
+
+func (b *bench) publisherAt(url string, c Config) *Publisher {
+	b.tb.Helper()
+	if c.Exchange == "" {
+		c.Exchange = b.exchange
+	}
+	p, err := Dial(url, Options{}, c)
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	b.tb.Cleanup(func() { closeNow(p) })
+	return p
+}
+
+// connected is a publisher that can be used.
+func connected(tb testing.TB, p *Publisher) *Publisher {
+	tb.Helper()
+	var last error
+	defer func() {
+		if tb.Failed() {
+			tb.Logf("the last Check: %v", last)
+		}
+	}()
+	until(tb, "the publisher is connected", func() bool {
+		last = p.Check(tb.Context())
+		return last == nil
+	})
+	return p
+}
+
+func closeNow(p *Publisher) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = p.Close(ctx)
+}
+
+var numbers struct {
+	sync.Mutex
+	seq int64
+}
+
+// message makes one for a topic.
+func message(topic, key string) broker.Envelope {
+	numbers.Lock()
+	defer numbers.Unlock()
+	numbers.seq++
+	return broker.Envelope{
+		Record: &outbox.Record{
+			Message: outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Type: "Tested", ContentType: "text/plain", Payload: []byte("payload")},
+			Seq:     numbers.seq, CreatedAt: time.Now(),
+		},
+		Epoch: 1, Lineage: "1", Attempt: 1,
+	}
+}
+
+func messages(n int, topic string) []broker.Envelope {
+	batch := make([]broker.Envelope, n)
+	for i := range batch {
+		batch[i] = message(topic, "")
+	}
+	return batch
+}
+
+// publish returns the answers to a batch, all of which must come.
+func publish(tb testing.TB, ctx context.Context, p broker.Publisher, batch ...broker.Envelope) []broker.Result { //nolint:revive // tb first, as testing does
+	tb.Helper()
+	var mu sync.Mutex
+	results, answered := make([]broker.Result, len(batch)), 0
+	all := make(chan struct{})
+	p.Publish(ctx, batch, func(i int, r broker.Result) {
+		mu.Lock()
+		defer mu.Unlock()
+		if results[i].Outcome != 0 {
+			tb.Errorf("message %d was answered twice: %v, %v", i, results[i], r)
+		}
+		results[i] = r
+		if answered++; answered == len(batch) {
+			close(all)
+		}
+	})
+	select {
+	case <-all:
+	case <-time.After(patience):
+		tb.Fatalf("answers are missing after %s", patience)
+	}
+	return results
+}
+
+// want compares one answer with a situation's row of the table.
+func want(tb testing.TB, r broker.Result, s situation) {
+	tb.Helper()
+	v := verdicts[s]
+	if r.Outcome != v.outcome || r.Code != v.code {
+		tb.Errorf("got %s %s (%v), want %s %s: %s", r.Outcome, r.Code, r.Err, v.outcome, v.code, v.means)
+	}
+	if v.outcome > broker.Duplicate && r.Err == nil {
+		tb.Errorf("%s without a cause", r.Outcome)
+	}
+}
+
+// proxy stands between a publisher and the server, and is cut, frozen and opened again.
+type proxy struct {
+	tb       testing.TB
+	port     int
+	server   string
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]struct{}
+	frozen   chan struct{} // closed when it thaws; nil: it flows
+	group    sync.WaitGroup
+}
+
+// newProxy makes one, and returns the publisher's address of it.
+func newProxy(tb testing.TB, url string) (*proxy, string) {
+	tb.Helper()
+	at, rest, _ := strings.Cut(url, "@")
+	host, path, _ := strings.Cut(rest, "/")
+	x := &proxy{tb: tb, port: freePort(), server: host, conns: map[net.Conn]struct{}{}}
+	x.start()
+	tb.Cleanup(func() {
+		x.thaw()
+		x.stop()
+		x.group.Wait()
+	})
+	return x, fmt.Sprintf("%s@127.0.0.1:%d/%s", at, x.port, path)
+}
+
+func (x *proxy) start() {
+	x.tb.Helper()
+	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", x.port))
+	if err != nil {
+		x.tb.Fatal(err)
+	}
+	x.mu.Lock()
+	x.listener = l
+	x.mu.Unlock()
+	x.group.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("tcp", x.server)
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			if !x.keep(c, s) {
+				return
+			}
+			x.group.Go(func() { x.copy(s, c) })
+			x.group.Go(func() { x.copy(c, s) })
+		}
+	})
+}
+
+// keep remembers a pair, or ends it where the proxy was stopped meanwhile.
+func (x *proxy) keep(pair ...net.Conn) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, c := range pair {
+		if x.listener == nil {
+			_ = c.Close()
+		} else {
+			x.conns[c] = struct{}{}
+		}
+	}
+	return x.listener != nil
+}
+
+func (x *proxy) copy(to, from net.Conn) {
+	buffer := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buffer)
+		x.mu.Lock()
+		frozen := x.frozen
+		x.mu.Unlock()
+		if frozen != nil {
+			<-frozen
+		}
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				x.tb.Logf("proxy: %v", err)
+			}
+			break
+		}
+	}
+	_ = from.Close()
+	_ = to.Close()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.conns, from)
+	delete(x.conns, to)
+}
+
+// stop breaks what there is, and takes nothing new.
+func (x *proxy) stop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.listener != nil {
+		_ = x.listener.Close()
+		x.listener = nil
+	}
+	for c := range x.conns {
+		_ = c.Close()
+	}
+}
+
+func (x *proxy) freeze() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.frozen = make(chan struct{})
+}
+
+func (x *proxy) thaw() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.frozen != nil {
+		close(x.frozen)
+		x.frozen = nil
+	}
+}

@@ -1,0 +1,154 @@
+package rabbitmq
+
+import (
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/onwardhq/onward/broker"
+)
+
+// write is the goroutine that sends, one message after the other, so that the order of Publish is the order on each channel.
+// Publish itself never waits for a socket.
+func (p *Publisher) write() {
+	w := &writer{publisher: p}
+	for {
+		if f, l := p.next(); f != nil {
+			w.send(f, l)
+			continue
+		}
+		select {
+		case <-p.work:
+		case <-p.stop.Done(): // everything has its answer by now
+			return
+		}
+	}
+}
+
+// next takes the next message that has no answer yet from the queue, with the connection of this moment.
+func (p *Publisher) next() (*flight, *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for f := p.queue.pop(); f != nil; f = p.queue.pop() {
+		switch {
+		case f.state == over:
+		case p.link == nil:
+			p.settle(f, notConnected.errorf("no connection: %w", p.fault))
+		case p.link.blocked != "":
+			p.settle(f, blocked.errorf("the server takes no messages: %s", p.link.blocked))
+		default:
+			f.state = building
+			return f, p.link
+		}
+	}
+	return nil, nil
+}
+
+// writer is what the goroutine reuses from message to message.
+type writer struct {
+	publisher *Publisher
+	payload   []byte
+}
+
+// send builds a message, finds its channel, and sends it there.
+func (w *writer) send(f *flight, l *link) {
+	p := w.publisher
+	e := &f.batch.envelopes[f.index]
+	m, to, fault := w.build(e, l)
+
+	p.mu.Lock()
+	if f.early != nil {
+		fault = f.early
+	}
+	if fault == nil && p.limit > 0 && len(m.Body) > p.limit {
+		r := aboveKnownLimit.errorf("a payload of %d bytes is larger than the server's max_message_size, %d bytes", len(m.Body), p.limit)
+		fault = &r
+	}
+	if fault != nil {
+		p.settle(f, *fault)
+		p.mu.Unlock()
+		return
+	}
+	_, suspect := p.suspects[f.id]
+	_, denied := p.denied[to]
+	lane := l.laneOf(e, suspect || denied)
+	defer signal(lane.wake)
+	if !lane.takes() {
+		f.state = queued
+		lane.held.push(f)
+		p.mu.Unlock()
+		return
+	}
+	f.state = sent
+	one := &entry{flight: f, id: m.MessageId, to: to}
+	lane.entries = append(lane.entries, one)
+	channel := lane.channel
+	p.mu.Unlock()
+
+	// From here on f may be answered, and its envelope must not be touched.
+	confirm, err := channel.PublishWithDeferredConfirm(to.exchange, to.key, true, false, m)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		one.confirm = confirm
+		return
+	}
+	// It may be on the wire in part, so nothing may come behind it; the lane says what became of the others.
+	p.settle(f, connectionLost.errorf("the connection broke while it was sent: %w", err))
+	if !channel.IsClosed() {
+		l.drop()
+	}
+}
+
+// build makes the message that goes out from the envelope, which it does not touch afterwards; a fault is its answer.
+func (w *writer) build(e *broker.Envelope, l *link) (amqp.Publishing, address, *broker.Result) {
+	to, err := w.publisher.route.of(e)
+	if err != nil {
+		r := badAddress.result(err)
+		return amqp.Publishing{}, to, &r
+	}
+	m := amqp.Publishing{
+		DeliveryMode: amqp.Persistent, MessageId: e.ID.String(), Timestamp: e.CreatedAt,
+		Type: short(e.Type), CorrelationId: short(e.CorrelationID), ContentType: short(e.ContentType),
+		Headers: amqp.Table{},
+	}
+	size := 128 // everything but the headers and these: lengths, flags, id, timestamp
+	size += len(m.Type) + len(m.CorrelationId) + len(m.ContentType)
+	for name, value := range e.Headers() {
+		if fault := checkHeader(name); fault != nil {
+			return m, to, fault
+		}
+		if _, twice := m.Headers[name]; !twice { // ours come first
+			m.Headers[name] = value
+			size += len(name) + len(value) + 6
+		}
+	}
+	if frame := l.conn.Config.FrameSize; frame > 0 && size > frame {
+		r := headersTooLarge.errorf("%d bytes of headers and properties do not fit into a frame of %d bytes", size, frame)
+		return m, to, &r
+	}
+	w.payload = append(w.payload[:0], e.Payload...)
+	m.Body = w.payload
+	return m, to, nil
+}
+
+// short is a text that fits into a property, or nothing: the headers have it whole.
+func short(text string) string {
+	if len(text) > maxShort {
+		return ""
+	}
+	return text
+}
+
+// checkHeader refuses what would end the connection, or command the server.
+func checkHeader(name string) *broker.Result {
+	switch {
+	case name == "" || len(name) > maxShort:
+		r := badHeader.result(fmt.Errorf("rabbitmq: the name of a header has %d bytes, want 1 to %d", len(name), maxShort))
+		return &r
+	case name == "CC" || name == "BCC": // sender-selected distribution
+		r := reservedHeader.errorf("header %q would send the message elsewhere", name)
+		return &r
+	}
+	return nil
+}
