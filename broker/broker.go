@@ -64,6 +64,7 @@ const (
 	CodeUnconfirmed    outbox.Code = "onward/publish-unconfirmed" // sent, and the answer was lost or says nothing final
 	CodePermission     outbox.Code = "onward/permission-denied"   // the broker refuses this topic to the relay's user
 	CodePanic          outbox.Code = "onward/publisher-panic"
+	CodeTemplateFailed outbox.Code = "onward/template-failed" // a template of the sink gives no name for this message
 )
 
 // Result is the answer for one message.
@@ -97,7 +98,8 @@ type Envelope struct {
 	*outbox.Record
 	Epoch   int64  // of the partition's owner: grows with each owner
 	Lineage string // of the database's numbering, for people
-	Attempt int    // 1 at the first try; not for the wire
+	Attempt int    // 1 at the first try
+	Relay   string // the name of the relay; it and Attempt go out only where the sink lists diagnosis in wire_fields
 }
 
 // Publisher drives one destination. All methods are safe for concurrent use.

@@ -138,7 +138,7 @@ func (r *Relay) coreRules(s *Sink, info store.Info) core.Rules {
 		SettleEvery: s.Settle.Every, SettleCount: s.Settle.Count, PublishTimeout: s.PublishTimeout,
 		PollMin: r.config.PollMin, PollMax: r.config.PollMax, LeaseMargin: r.config.Lease / 10,
 		Retry: s.Retry, Breaker: s.Breaker, Once: r.once,
-		Lineage: info.Lineage, Positions: s.RecordPositions, Topic: topicRules(s.OnDead, r.config.Topics), Rand: newRand(),
+		Lineage: info.Lineage, Relay: r.config.Name, Positions: s.RecordPositions, Topic: topicRules(s.OnDead, r.config.Topics), Rand: newRand(),
 	}
 	if s.Publisher != nil {
 		rules.Pipeline = s.Publisher.Capabilities().Pipeline

@@ -27,6 +27,11 @@ type Harness struct {
 	// Slots are the broker's own headers that a message must arrive with beside those of the raw format. Optional.
 	Slots func(e broker.Envelope) []Header
 
+	// OpenWire makes a publisher that writes as c says; Style is the one that it makes its broker.Wire with. Optional, both or
+	// none. In formats of CloudEvents Slots holds as well, for what is not one of their headers.
+	OpenWire func(t *testing.T, c broker.WireConfig) broker.Publisher
+	Style    broker.Style
+
 	// HeaderRoom is what Capabilities.MaxBytes leaves for headers, in bytes, where the broker's limit counts them: a
 	// payload of MaxBytes arrives whatever its headers, one of MaxBytes+HeaderRoom+1 is Rejected. 0: the limit is exact.
 	HeaderRoom int
@@ -94,6 +99,7 @@ var cases = []struct {
 	{"keeps the order of a key", keepsOrder},
 	{"carries headers and payload byte for byte", carriesWire},
 	{"carries payloads of any bytes", carriesPayloads},
+	{"carries CloudEvents and listed fields", carriesFormats},
 	{"accepts only what another connection reads", acceptedIsReadable},
 	{"drops duplicates within the window", dropsDuplicates},
 	{"remembers ids for the whole window", remembersIDs},

@@ -43,7 +43,11 @@ func numbersLess(a, b string) bool {
 // publisher opens one and closes it with the test.
 func (s *suite) publisher() broker.Publisher {
 	s.Helper()
-	p := s.Open(s.T)
+	return s.opened(s.Open(s.T))
+}
+
+// opened closes a publisher with the test.
+func (s *suite) opened(p broker.Publisher) broker.Publisher {
 	s.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.Patience)
 		defer cancel()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -26,6 +27,10 @@ type Config struct {
 	// name (events.jsonl becomes events-000001.jsonl) and keeps it. A line that is larger has a file for itself. 0: one file
 	// that grows; else at least 1024. Needs Path.
 	RotateBytes int64
+	// Wire says what a line is: in the raw format an object with the fields of docs/names.md, in cloudevents-structured an
+	// event in its JSON format, without the message's own headers but traceparent and tracestate. A line has no headers of
+	// its own, and a file no topics: cloudevents-binary, templates, and Fields beside a structured event are refused.
+	Wire broker.WireConfig
 }
 
 // Validate reports all faults at once.
@@ -45,6 +50,18 @@ func (c Config) Validate() error {
 	}
 	if strings.ContainsRune(c.Path, 0) {
 		faults = append(faults, "Path has a NUL")
+	}
+	for _, f := range c.Wire.Faults() {
+		faults = append(faults, f.Setting+" "+f.Detail)
+	}
+	if c.Wire.Format == broker.FormatBinary {
+		faults = append(faults, fmt.Sprintf("format %s needs headers, and a line has none: %s is for lines", c.Wire.Format, broker.FormatStructured))
+	}
+	if c.Wire.Format == broker.FormatStructured && len(c.Wire.Fields) > 0 {
+		faults = append(faults, "wire_fields are headers of an event, and a line has none")
+	}
+	if c.Wire.Topic != "" || c.Wire.Key != "" || c.Wire.RoutingKey != "" {
+		faults = append(faults, "topic_template, key_template and routing_key_template are for other brokers: a file has no topics")
 	}
 	if faults == nil {
 		return nil

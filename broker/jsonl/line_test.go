@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,16 @@ func full() broker.Envelope {
 	}
 }
 
+func rawLine(e broker.Envelope) ([]byte, error) { return formatted(broker.WireConfig{}, e) }
+
+func formatted(c broker.WireConfig, e broker.Envelope) ([]byte, error) {
+	lines, err := newEncoder(c)
+	if err != nil {
+		return nil, err
+	}
+	return lines.appendLine(nil, &e)
+}
+
 // The golden file is what docs/brokers/jsonl.md describes.
 func TestLines(t *testing.T) {
 	t.Parallel()
@@ -109,7 +120,7 @@ func TestLines(t *testing.T) {
 		t.Helper()
 		e := full()
 		change(&e)
-		line, err := appendLine(nil, e)
+		line, err := rawLine(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,6 +138,18 @@ func TestLines(t *testing.T) {
 	add(func(e *broker.Envelope) {
 		e.Record.Headers, e.ContentType, e.Payload = nil, "application/octet-stream", []byte("{}")
 	})
+	for _, c := range []broker.WireConfig{
+		{Fields: []string{"scope", "aggregate_type", "aggregate_id", "event_id", "diagnosis", "scope"}},
+		{Format: broker.FormatStructured, Source: "/shop"},
+	} {
+		e := full()
+		e.Relay, e.Record.Payload = "relay-1", []byte("{\n  \"total\": 12\r\n}")
+		line, err := formatted(c, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, line...)
+	}
 	file := "testdata/lines.golden"
 	if *update {
 		if err := os.WriteFile(file, got, 0o600); err != nil {
@@ -187,7 +210,7 @@ func TestATextThatJSONCannotCarryIsRejected(t *testing.T) {
 	} {
 		e := full()
 		spoil(&e)
-		if line, err := appendLine(nil, e); !errors.Is(err, outbox.ErrFieldInvalid) || len(line) != 0 {
+		if line, err := rawLine(e); !errors.Is(err, outbox.ErrFieldInvalid) || len(line) != 0 {
 			t.Errorf("%s: %q, %v", name, line, err)
 		}
 	}
@@ -201,7 +224,7 @@ func FuzzLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, topic, key, kind, contentType, name, value string, payload []byte) {
 		e := full()
 		e.Topic, e.Key, e.Type, e.ContentType, e.Payload, e.Record.Headers = topic, key, kind, contentType, payload, map[string]string{name: value}
-		line, err := appendLine(nil, e)
+		line, err := rawLine(e)
 		if err != nil {
 			return
 		}
@@ -218,4 +241,34 @@ func FuzzLine(f *testing.F) {
 			t.Errorf("%q\n got %q\nwant %q", line, got, want)
 		}
 	})
+}
+
+func TestSettingsThatALineHasNoUseForAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]broker.WireConfig{
+		"cloudevents-structured is for lines":              {Format: broker.FormatBinary, Source: "/s"},
+		"wire_fields are headers of an event":              {Format: broker.FormatStructured, Source: "/s", Fields: []string{"scope"}},
+		"a file has no topics":                             {Topic: "x"},
+		"key_template and routing_key_template are for":    {Key: "x"},
+		"topic_template, key_template and routing_key":     {RoutingKey: "x"},
+		`wire_fields "nope" is not one of`:                 {Fields: []string{"nope"}},
+		"source is for the formats cloudevents-binary and": {Source: "/s"},
+	} {
+		err := Config{Path: "x", Wire: c}.Validate()
+		if !errors.Is(err, outbox.ErrConfigInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", c, err, want)
+		}
+	}
+}
+
+func TestPublisherDescribesItsLines(t *testing.T) {
+	t.Parallel()
+	p, err := NewPublisher(Config{Path: filepath.Join(t.TempDir(), "x"), Wire: broker.WireConfig{Format: broker.FormatStructured, Source: "/s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close(t.Context()) }()
+	if got := p.Describe(); got != "format=cloudevents-structured source=/s" {
+		t.Errorf("got %q", got)
+	}
 }

@@ -13,6 +13,7 @@ import (
 // Publisher writes to one file or stream. It is safe for concurrent use. One goroutine of its own writes; Close ends it.
 type Publisher struct {
 	name   string // for people
+	lines  *encoder
 	target target
 
 	mu      sync.Mutex
@@ -29,7 +30,10 @@ type Publisher struct {
 	finished chan struct{} // closed when the writer has ended
 }
 
-var _ broker.Publisher = (*Publisher)(nil)
+var (
+	_ broker.Publisher = (*Publisher)(nil)
+	_ broker.Describer = (*Publisher)(nil)
+)
 
 // target is where lines go: a file or a stream. The writer alone uses it, but for interrupt.
 type target interface {
@@ -70,8 +74,12 @@ func NewPublisher(c Config) (*Publisher, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	lines, err := newEncoder(c.Wire)
+	if err != nil {
+		return nil, err
+	}
 	p := &Publisher{
-		name: c.Path,
+		name: c.Path, lines: lines,
 		work: make(chan struct{}, 1), checks: make(chan chan error), idle: make(chan struct{}), finished: make(chan struct{}),
 	}
 	p.stop, p.stopNow = context.WithCancel(context.Background())
@@ -93,6 +101,9 @@ func NewPublisher(c Config) (*Publisher, error) {
 func (p *Publisher) Capabilities() broker.Capabilities {
 	return broker.Capabilities{Positions: p.target.positions()}
 }
+
+// Describe says what a line is.
+func (p *Publisher) Describe() string { return p.lines.wire.Describe() }
 
 // Check opens the file, which it makes where it is missing, and locks it; after a write for which there was no room it
 // tries one of the same length. Of a stream it says whether its reader is known to have gone.
@@ -131,7 +142,7 @@ func (p *Publisher) Publish(ctx context.Context, messages []broker.Envelope, don
 		return
 	}
 	b := &batch{done: done}
-	refused := b.encode(messages)
+	refused := b.encode(p.lines, messages)
 	b.open = len(b.items)
 	b.unwatch = context.AfterFunc(ctx, func() { p.giveUp(b.items, ctx.Err()) })
 	if err := p.accept(ctx, b, len(messages)); err != nil {
@@ -148,7 +159,7 @@ func (p *Publisher) Publish(ctx context.Context, messages []broker.Envelope, don
 }
 
 // encode makes the lines, and returns what is wrong with messages of which there is none.
-func (b *batch) encode(messages []broker.Envelope) (refused map[int]error) {
+func (b *batch) encode(lines *encoder, messages []broker.Envelope) (refused map[int]error) {
 	size := 0
 	for i := range messages {
 		size += 512 + len(messages[i].Payload)
@@ -156,7 +167,7 @@ func (b *batch) encode(messages []broker.Envelope) (refused map[int]error) {
 	text := make([]byte, 0, size)
 	for i := range messages {
 		from := len(text)
-		whole, err := appendLine(text, messages[i])
+		whole, err := lines.appendLine(text, &messages[i])
 		if err != nil {
 			if refused == nil {
 				refused = map[int]error{}

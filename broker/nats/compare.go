@@ -22,6 +22,8 @@ import (
 // docs/decisions/0011 says why neither a number of messages nor a time could be the end.
 const (
 	headerHigh     = "onward-seq-high"
+	headerID       = "onward-id"
+	headerSeq      = "onward-seq"
 	headerExpected = natsgo.ExpectedLastSubjSeqHdr
 )
 
@@ -259,13 +261,13 @@ func (p *Publisher) mismatched(token uint64, cause error) {
 
 // subjectOf is the subject of a message in compare mode, and whether it is the only one there. The key is the last word,
 // the bytes outside of A-Z, a-z, 0-9, _ and - as =XX; without a key it is == and the id, which no key becomes.
-func subjectOf(e *broker.Envelope) (subject string, alone bool) {
+func subjectOf(topic string, e *broker.Envelope) (subject string, alone bool) {
 	if e.Key == "" {
-		return e.Topic + ".==" + e.ID.String(), true
+		return topic + ".==" + e.ID.String(), true
 	}
 	const digits = "0123456789ABCDEF"
-	b := make([]byte, 0, len(e.Topic)+1+len(e.Key)+16)
-	b = append(append(b, e.Topic...), '.')
+	b := make([]byte, 0, len(topic)+1+len(e.Key)+16)
+	b = append(append(b, topic...), '.')
 	for i := range len(e.Key) {
 		switch c := e.Key[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':

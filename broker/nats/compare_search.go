@@ -205,11 +205,11 @@ func parseStored(subject string, seq uint64, raw []byte) (*storedMessage, error)
 	if err != nil {
 		return nil, fmt.Errorf("headers of message %d: %w", seq, err)
 	}
-	if m.id, err = outbox.ParseID(headers.Get("onward-id")); err != nil {
+	if m.id, err = outbox.ParseID(headers.Get(headerID)); err != nil {
 		m.id = outbox.ID{}
 		return m, nil //nolint:nilerr // not Onward's
 	}
-	if own, err := strconv.ParseInt(headers.Get("onward-seq"), 10, 64); err == nil {
+	if own, err := strconv.ParseInt(headers.Get(headerSeq), 10, 64); err == nil {
 		m.high = own
 	}
 	high, errHigh := strconv.ParseInt(headers.Get(headerHigh), 10, 64)

@@ -16,7 +16,7 @@ func TestEachKeyHasASubjectOfItsOwn(t *testing.T) {
 	keys = append(keys, id.String(), "="+id.String(), "=="+id.String())
 	for _, key := range keys {
 		e := broker.Envelope{Record: &outbox.Record{Message: outbox.Message{Topic: "t", Key: key, ID: id}}}
-		s, alone := subjectOf(&e)
+		s, alone := subjectOf(e.Topic, &e)
 		if before, ok := seen[s]; ok || alone {
 			t.Errorf("keys %q and %q have the subject %q (alone: %v)", before, key, s, alone)
 		}
@@ -27,7 +27,7 @@ func TestEachKeyHasASubjectOfItsOwn(t *testing.T) {
 	}
 	for key, want := range map[string]string{"order-4711": "t.order-4711", "a.b": "t.a=2Eb", "é": "t.=C3=A9", "": "t.==" + id.String()} {
 		e := broker.Envelope{Record: &outbox.Record{Message: outbox.Message{Topic: "t", Key: key, ID: id}}}
-		if got, alone := subjectOf(&e); got != want || alone != (key == "") || seen[got] != key {
+		if got, alone := subjectOf(e.Topic, &e); got != want || alone != (key == "") || seen[got] != key {
 			t.Errorf("key %q: subject %q, want %q", key, got, want)
 		}
 	}

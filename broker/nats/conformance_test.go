@@ -18,7 +18,9 @@ func TestConformance(t *testing.T) {
 	url := commonURL(t)
 	brokertest.Run(t, func(t *testing.T) brokertest.Harness {
 		b := newBench(t, url, shortWindow(t))
-		return b.harness(func() broker.Publisher { return b.publisher(Config{}) })
+		h := b.harness(func() broker.Publisher { return b.publisher(Config{}) })
+		h.OpenWire = func(_ *testing.T, c broker.WireConfig) broker.Publisher { return b.publisher(Config{Wire: c}) }
+		return h
 	})
 }
 
@@ -93,7 +95,8 @@ func (b *bench) harness(open func() broker.Publisher) brokertest.Harness {
 	return brokertest.Harness{
 		Topic:      b.topic,
 		Unroutable: "elsewhere." + b.topic,
-		HeaderRoom: headerRoom,
+		HeaderRoom: rawWire.Overhead(),
+		Style:      broker.StyleNATS,
 		Open: func(t *testing.T) broker.Publisher {
 			p := open()
 			until(t, "the publisher is connected and knows its stream", func() bool { return p.Check(t.Context()) == nil })

@@ -82,11 +82,8 @@ func (p *Publisher) enqueue(ctx context.Context, envelopes []broker.Envelope, do
 	for i := range b.flights {
 		p.token++
 		f := &b.flights[i]
-		*f = flight{batch: b, token: p.token, index: i, subject: envelopes[i].Topic}
-		if p.compare != nil {
-			f.id, f.seq = envelopes[i].ID, envelopes[i].Seq
-			f.subject, f.alone = subjectOf(&envelopes[i])
-		}
+		*f = flight{batch: b, token: p.token, index: i}
+		p.name(f, &envelopes[i])
 		p.flights[f.token] = f
 		p.queue.push(f)
 	}
@@ -98,6 +95,21 @@ func (p *Publisher) enqueue(ctx context.Context, envelopes []broker.Envelope, do
 	p.open += n
 	signal(p.work)
 	return n, tooManyPending
+}
+
+// name finds the subject; where there is none, the writer gives the answer.
+func (p *Publisher) name(f *flight, e *broker.Envelope) {
+	topic, err := p.wire.Topic(e)
+	if err != nil {
+		r := templateFailed.result(err)
+		f.early = &r
+		return
+	}
+	f.subject = topic
+	if p.compare != nil {
+		f.id, f.seq = e.ID, e.Seq
+		f.subject, f.alone = subjectOf(topic, e)
+	}
 }
 
 // take removes a flight: whoever gets it answers it. nil: it was answered.

@@ -20,7 +20,7 @@ func FuzzSubjectOf(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, topic, key string) {
 		e := broker.Envelope{Record: &outbox.Record{Message: outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key}}}
-		subject, alone := subjectOf(&e)
+		subject, alone := subjectOf(e.Topic, &e)
 		word, ok := strings.CutPrefix(subject, topic+".")
 		if !ok || strings.Contains(word, ".") || alone != (key == "") {
 			t.Fatalf("topic %q, key %q: subject %q, alone: %v", topic, key, subject, alone)
@@ -55,7 +55,7 @@ func FuzzMessageHeaders(f *testing.F) {
 			return
 		}
 		e := broker.Envelope{Record: &outbox.Record{Message: m, Seq: seq}, Epoch: 1, Lineage: "1"}
-		w := &writer{publisher: &Publisher{cfg: Config{Stream: "S"}}, header: map[string][]string{}}
+		w := &writer{publisher: &Publisher{cfg: Config{Stream: "S"}, wire: rawWire}, header: map[string][]string{}}
 		if r := w.buildHeader(&e, &flight{lane: &lane{}, behind: behind, high: max(seq, 7)}); r != nil {
 			t.Fatalf("%+v is refused: %+v", m, r)
 		}

@@ -37,6 +37,10 @@ type Config struct {
 	// a-z, 0-9, _ and -; without a key, == and the id. A stream for which this cannot hold is refused, by Check and
 	// Publish, with onward/broker-unsafe. All relays of a sink must have the same setting.
 	Compare bool
+	// Wire says how messages are written; the zero value is the raw format. Topic is the template of the subject, which in
+	// compare mode the key follows as its last word. JetStream has no keys and no routing keys: Key and RoutingKey are
+	// refused.
+	Wire broker.WireConfig
 }
 
 // Validate reports all faults at once.
@@ -53,6 +57,12 @@ func (c Config) Validate() error {
 	}
 	if c.MaxPending < 0 {
 		faults = append(faults, fmt.Sprintf("MaxPending is %d: want 1 at least, or 0 for 10,000", c.MaxPending))
+	}
+	for _, f := range c.Wire.Faults() {
+		faults = append(faults, f.Setting+" "+f.Detail)
+	}
+	if c.Wire.Key != "" || c.Wire.RoutingKey != "" {
+		faults = append(faults, "key_template and routing_key_template are for other brokers: JetStream has subjects alone, see topic_template")
 	}
 	if faults == nil {
 		return nil
@@ -84,6 +94,7 @@ func (c Config) api() string {
 // doubt. Close ends them.
 type Publisher struct {
 	cfg  Config
+	wire *broker.Wire
 	dial func() (*natsgo.Conn, error) // nil: the connection is the caller's, and the only one
 
 	mu      sync.Mutex
@@ -158,15 +169,18 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 			Hint:   "open it with Connect of this package, or with nats.ReconnectBufSize(-1)",
 		}
 	}
+	wire, err := broker.NewWire(c.Wire, broker.StyleNATS)
+	if err != nil {
+		return nil, err
+	}
 	p := &Publisher{
-		cfg: c.withDefaults(), dial: dial, flights: map[uint64]*flight{},
+		cfg: c.withDefaults(), wire: wire, dial: dial, flights: map[uint64]*flight{},
 		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), flying: make(chan struct{}, 1), idle: make(chan struct{}), finished: make(chan struct{}),
 	}
 	if c.Compare {
 		p.compare = newComparison()
 	}
 	p.stop, p.stopNow = context.WithCancel(context.Background())
-	var err error
 	if p.link, err = p.newLink(nc); err != nil {
 		p.stopNow()
 		return nil, err
@@ -188,7 +202,7 @@ func newPublisher(nc *natsgo.Conn, c Config, dial func() (*natsgo.Conn, error)) 
 func (p *Publisher) Capabilities() broker.Capabilities {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := broker.Capabilities{Positions: true, MaxBytes: maxBytes(p.limit, p.stream)}
+	c := broker.Capabilities{Positions: true, MaxBytes: p.maxBytes()}
 	if p.stream != nil {
 		c.Dedup = p.stream.Config.Duplicates
 		if p.compare != nil {
@@ -198,12 +212,12 @@ func (p *Publisher) Capabilities() broker.Capabilities {
 	return c
 }
 
-// Describe says whether messages are compared.
+// Describe says how messages are written, and whether they are compared.
 func (p *Publisher) Describe() string {
-	if p.compare != nil {
-		return "no_duplicates=compare"
+	if p.compare == nil {
+		return p.wire.Describe()
 	}
-	return ""
+	return strings.TrimSpace("no_duplicates=compare " + p.wire.Describe())
 }
 
 // Check asks the server for the stream, and whether it takes messages.

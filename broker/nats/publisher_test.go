@@ -72,7 +72,7 @@ func TestCapabilitiesAreTheStreamsAndTheServers(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, commonURL(t), func(c *jetstream.StreamConfig) { c.Duplicates = 3 * time.Minute })
 	p := b.publisher(Config{})
-	want := broker.Capabilities{Positions: true, Dedup: 3 * time.Minute, MaxBytes: int(b.nc.MaxPayload()) - headerRoom}
+	want := broker.Capabilities{Positions: true, Dedup: 3 * time.Minute, MaxBytes: int(b.nc.MaxPayload()) - rawWire.Overhead()}
 	if got := p.Capabilities(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -80,7 +80,7 @@ func TestCapabilitiesAreTheStreamsAndTheServers(t *testing.T) {
 	if err := p.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want.Dedup, want.MaxBytes = time.Minute, 50_000-headerRoom
+	want.Dedup, want.MaxBytes = time.Minute, 50_000-rawWire.Overhead()
 	if got := p.Capabilities(); got != want {
 		t.Errorf("after Check: got %+v, want %+v", got, want)
 	}
@@ -256,7 +256,7 @@ func TestMaxPayloadIsLoweredWhileItRuns(t *testing.T) {
 	until(t, "the publisher is back", func() bool { return own.Check(t.Context()) == nil })
 	want(t, publish(t, t.Context(), own, m)[0], aboveMaxPayload)
 	want(t, publish(t, t.Context(), own, message(b.topic, ""))[0], taken)
-	if got, want := own.Capabilities().MaxBytes, 30_000-headerRoom; got != want {
+	if got, want := own.Capabilities().MaxBytes, 30_000-rawWire.Overhead(); got != want {
 		t.Errorf("MaxBytes is %d, want %d", got, want)
 	}
 

@@ -127,18 +127,15 @@ func (s *stream) takes() error {
 	return nil
 }
 
-// headerRoom is what the headers of a message can come to: 8 KiB of the message's own with 4 bytes of punctuation each
-// (counted for 256 of them), Onward's at the limits of their fields, and the broker's slots.
-const headerRoom = outbox.MaxHeaders + 256*4 + outbox.MaxType + outbox.MaxTopic + outbox.MaxKey + 3*outbox.MaxField + 1024
-
-// maxBytes is the largest payload that fits beside the largest headers; at least 1, 0 when nothing is known.
-func maxBytes(serverLimit int64, s *stream) int {
-	limit := int(serverLimit)
+// maxBytes is the largest payload that fits beside the largest headers; at least 1, 0 when nothing is known. The
+// publisher's mutex is held.
+func (p *Publisher) maxBytes() int {
+	limit, s := int(p.limit), p.stream
 	if s != nil && s.Config.MaxMsgSize > 0 && (limit <= 0 || s.Config.MaxMsgSize < limit) {
 		limit = s.Config.MaxMsgSize
 	}
 	if limit <= 0 {
 		return 0
 	}
-	return max(1, limit-headerRoom)
+	return p.wire.MaxPayload(limit)
 }

@@ -81,7 +81,7 @@ func FuzzHeader(f *testing.F) {
 		if !validHeader(name, value) {
 			return
 		}
-		w := &writer{publisher: &Publisher{cfg: Config{Stream: "S"}}, header: map[string][]string{}}
+		w := &writer{publisher: &Publisher{cfg: Config{Stream: "S"}, wire: rawWire}, header: map[string][]string{}}
 		m := message("t", "")
 		m.Record.Headers = map[string]string{name: value}
 		if r := w.buildHeader(&m, &flight{}); r != nil {

@@ -20,6 +20,8 @@ const (
 	found
 
 	badSubject
+	templateFailed
+	badText
 	badHeader
 	reservedHeader
 	aboveMaxPayload
@@ -71,6 +73,8 @@ var verdicts = [situations]verdict{
 	found: {broker.Duplicate, "", "compare mode: API error 10071, 10164, or what is known of the subject; then looked up", "the stream has it already, behind others of its key too"},
 
 	badSubject:       {broker.Rejected, broker.CodeUnroutable, "before it is sent", "the topic is no subject that may be published to: empty words, wildcards, blanks, control characters, or one of the server's own (`$JS.`, `$SYS.`, `_INBOX.` ...)"},
+	templateFailed:   {broker.Rejected, broker.CodeTemplateFailed, "before it is sent", "`topic_template` fails for the message, or gives a name that is empty or cannot be sent"},
+	badText:          {broker.Rejected, outbox.ErrFieldInvalid.Code, "before it is sent", "`cloudevents-structured`: a text is not valid UTF-8"},
 	badHeader:        {broker.Rejected, outbox.ErrHeaderInvalid.Code, "before it is sent", "a header has a line break, or a name that cannot be sent"},
 	reservedHeader:   {broker.Rejected, outbox.ErrHeaderReserved.Code, "before it is sent", "a header of the message begins with `Nats-`: it would command the server"},
 	aboveMaxPayload:  {broker.Rejected, broker.CodeTooLarge, "before it is sent", "payload and headers are larger than the server's `max_payload`"},

@@ -58,6 +58,21 @@ var drives = [situations]func(t *testing.T){
 			t.Errorf("%d messages arrived", n)
 		}
 	},
+	templateFailed: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		p := b.publisher(Config{Wire: broker.WireConfig{Topic: b.topic + ".{{.Headers.region}}"}})
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], templateFailed)
+		if n := b.count(); n != 0 {
+			t.Errorf("%d messages arrived", n)
+		}
+	},
+	badText: func(t *testing.T) {
+		b := newBench(t, commonURL(t), nil)
+		m := message(b.topic, "")
+		m.Type = "\xff"
+		p := b.publisher(Config{Wire: broker.WireConfig{Format: broker.FormatStructured, Source: "/s"}})
+		want(t, publish(t, t.Context(), p, m)[0], badText)
+	},
 	badHeader: func(t *testing.T) {
 		b := newBench(t, commonURL(t), nil)
 		p := b.publisher(Config{})

@@ -9,6 +9,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
 )
 
 // write is the goroutine that sends, one message after the other, so that the order of Publish is the order on the wire.
@@ -33,7 +34,7 @@ func (p *Publisher) next() (*flight, *link, *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for f := p.queue.pop(); f != nil; f = p.queue.pop() {
-		if p.flights[f.token] == f && (p.compare == nil || p.admit(f)) {
+		if p.flights[f.token] == f && (p.compare == nil || f.early != nil || p.admit(f)) {
 			f.state = building
 			return f, p.link, p.stream
 		}
@@ -47,6 +48,7 @@ type writer struct {
 	header    natsgo.Header
 	values    []string
 	payload   []byte
+	out       broker.Outgoing
 	routes    routes
 }
 
@@ -107,21 +109,33 @@ func (w *writer) build(f *flight, l *link) (*natsgo.Msg, *broker.Result) {
 	if r := w.buildHeader(e, f); r != nil {
 		return nil, r
 	}
-	w.payload = append(w.payload[:0], e.Payload...)
+	w.payload = append(w.payload[:0], w.out.Payload...)
 	return &natsgo.Msg{Subject: f.subject, Reply: l.inbox + strconv.FormatUint(f.token, 36), Header: w.header, Data: w.payload}, nil
 }
 
-// buildHeader fills the header: the broker's slots, then the raw format.
+// buildHeader fills the header: the broker's slots, then what the format says.
 func (w *writer) buildHeader(e *broker.Envelope, f *flight) *broker.Result {
 	clear(w.header)
 	w.values = w.values[:0]
+	if err := w.publisher.wire.Encode(e, &w.out); err != nil {
+		r := templateFailed.result(err)
+		if outbox.CodeOf(err) != r.Code {
+			r = badText.result(err)
+		}
+		return &r
+	}
 	w.set(natsgo.MsgIdHdr, e.ID.String())
 	w.set(natsgo.ExpectedStreamHdr, w.publisher.cfg.Stream)
 	if f.lane != nil {
 		w.set(headerExpected, strconv.FormatUint(f.behind, 10))
 		w.set(headerHigh, strconv.FormatInt(f.high, 10))
+		if w.publisher.wire.Format() != broker.FormatRaw { // the raw format has them; whoever compares reads them
+			w.set(headerID, e.ID.String())
+			w.set(headerSeq, strconv.FormatInt(e.Seq, 10))
+		}
 	}
-	for name, value := range e.Headers() {
+	for _, h := range w.out.Headers {
+		name, value := h.Name, h.Value
 		if len(name) >= 5 && strings.EqualFold(name[:5], "nats-") {
 			r := reservedHeader.errorf("header %q would command the server", name)
 			return &r

@@ -43,6 +43,7 @@ type Rules struct {
 	Breaker        Breaker
 	Pipeline       bool   // the publisher keeps order in a pipeline
 	Lineage        string // goes out with every message
+	Relay          string // the relay's name, for sinks that send it
 	Positions      bool   // keep the broker's position of every message
 	Once           bool   // stop by itself after one pass over what was there when it began
 	// Topic says what holds for a topic; nil: nothing in particular.

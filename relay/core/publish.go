@@ -121,7 +121,7 @@ func (m *Machine) handOver(b *batch) {
 	e := Publish{Ticket: m.ticket, Batch: make([]broker.Envelope, len(b.items))}
 	for i, it := range b.items {
 		it.ticket = m.ticket
-		e.Batch[i] = broker.Envelope{Record: it.rec, Epoch: it.part.epoch, Lineage: m.rules.Lineage, Attempt: it.attempts + 1}
+		e.Batch[i] = broker.Envelope{Record: it.rec, Epoch: it.part.epoch, Lineage: m.rules.Lineage, Attempt: it.attempts + 1, Relay: m.rules.Relay}
 		m.inflight.push(sent{it, m.ticket, i, m.now})
 	}
 	if m.breaker.state == breakerHalf {

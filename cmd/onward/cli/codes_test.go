@@ -47,6 +47,7 @@ var codes = []code{
 	{"schema-old", "start", "the tables are older than this program", "`onward migrate up`"},
 	{"session-void", "relay", "what the relay had in memory is not certain any more: the connection broke, or a commit's fate is unknown", "none: it is loaded again from the database"},
 	{"state-conflict", "acts", "the message or the sink is not in a state that allows this", "look at it again: somebody else was faster, or a relay still serves the sink"},
+	{"template-failed", "dead letters", "a template of the sink (`topic_template` or the like) fails for the message, or gives a name that is empty or cannot be sent", "mend the template, or give such messages what it asks for, and requeue it"},
 	{"throttled", "relay", "the broker, or the publisher, has enough for now; the sink waits as it is asked to", "none; where it lasts, give the broker more room"},
 	{"topic-required", "write", "the message has no topic", "name one"},
 	{"type-required", "write", "the message has no type", "name one"},

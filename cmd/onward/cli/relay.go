@@ -211,6 +211,7 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 			return nil, err
 		}
 		c.Sync, c.RotateBytes = s.JSONL.Sync, int64(s.JSONL.RotateBytes)
+		c.Wire = s.Wire()
 		return jsonl.NewPublisher(c)
 	case "discard":
 		return discard.NewPublisher(), nil
@@ -219,7 +220,7 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 }
 
 func natsConfig(s config.Sink) nats.Config {
-	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Compare: s.NoDuplicates == "compare"}
+	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Compare: s.NoDuplicates == "compare", Wire: s.Wire()}
 }
 
 func closePublisher(p broker.Publisher, grace time.Duration) error {

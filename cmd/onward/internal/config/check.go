@@ -161,6 +161,7 @@ func (k *checker) sink(path string, s *Sink) {
 	k.that(s.NATS.Stream != "" || s.Scheme() != "nats" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
 	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
 	k.that(s.NoDuplicates != "compare" || s.Scheme() == "nats" || s.URL == "", path+".no_duplicates", "%q is for nats: %s.url is another broker's", s.NoDuplicates, path)
+	k.wire(path, s)
 	k.that(s.JSONL.RotateBytes == 0 || s.JSONL.RotateBytes >= 1024, path+".jsonl.rotate_bytes", "is %v, the least is 1KiB; 0: never", s.JSONL.RotateBytes)
 	atLeast(k, path+".window.messages", s.Window.Messages, 1)
 	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
 )
@@ -55,22 +56,28 @@ type Relay struct {
 
 // Sink is a destination.
 type Sink struct {
-	Name            string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
-	URL             string        `key:"url" secret:"true" note:"nats://user:password@host:4222 (several with commas), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
-	NATS            NATS          `key:"nats"`
-	JSONL           JSONL         `key:"jsonl"`
-	Topics          Words         `key:"topics" note:"topics that it takes: words with dots between, * is one word, > at the end the rest; default: every topic"`
-	Exclude         Words         `key:"exclude" note:"topics that it does not take all the same"`
-	Start           string        `key:"start" default:"earliest" note:"where a new sink begins: earliest, latest, or a time like 2026-01-31T00:00:00Z; used once"`
-	Enabled         bool          `key:"enabled" default:"true" note:"false: its place is kept, and nothing is published"`
-	NoDuplicates    string        `key:"no_duplicates" default:"off" note:"off, or compare: JetStream stores each message once; the key becomes the subject's last word"`
-	Window          Window        `key:"window"`
-	Settle          Settle        `key:"settle"`
-	PublishTimeout  time.Duration `key:"publish_timeout" default:"10s" note:"then an answer counts as lost"`
-	Retry           Retry         `key:"retry"`
-	Breaker         Breaker       `key:"breaker"`
-	RecordPositions bool          `key:"record_positions" default:"false" note:"keep the broker's position of each message"`
-	OnDead          string        `key:"on_dead" default:"block" note:"a dead letter holds its key (block) or lets it go on (skip)"`
+	Name               string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
+	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 (several with commas), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
+	NATS               NATS          `key:"nats"`
+	JSONL              JSONL         `key:"jsonl"`
+	Topics             Words         `key:"topics" note:"topics that it takes: words with dots between, * is one word, > at the end the rest; default: every topic"`
+	Exclude            Words         `key:"exclude" note:"topics that it does not take all the same"`
+	Start              string        `key:"start" default:"earliest" note:"where a new sink begins: earliest, latest, or a time like 2026-01-31T00:00:00Z; used once"`
+	Enabled            bool          `key:"enabled" default:"true" note:"false: its place is kept, and nothing is published"`
+	Format             string        `key:"format" default:"raw" note:"raw (the payload as it is, the rest in headers), cloudevents-binary (its attributes in headers) or cloudevents-structured (one JSON object)"`
+	Source             string        `key:"source" note:"required by CloudEvents: where messages come from, a URI reference such as /shop/orders"`
+	WireFields         Words         `key:"wire_fields" note:"what goes out only where it is listed: scope, aggregate_type, aggregate_id, event_id, diagnosis (relay and attempt)"`
+	TopicTemplate      string        `key:"topic_template" default:"{{.Topic}}" note:"the broker's topic or subject, from .ID .Topic .Key .Type .ContentType .Scope .CorrelationID .CausationID .AggregateType .AggregateID .EventID and .Headers.NAME; functions lower, upper, replace FROM TO TEXT"`
+	KeyTemplate        string        `key:"key_template" default:"{{.Key}}" note:"the broker's key; messages of one key keep their order only where they get one key here"`
+	RoutingKeyTemplate string        `key:"routing_key_template" default:"{{.Topic}}" note:"the broker's routing key"`
+	NoDuplicates       string        `key:"no_duplicates" default:"off" note:"off, or compare: JetStream stores each message once; the key becomes the subject's last word"`
+	Window             Window        `key:"window"`
+	Settle             Settle        `key:"settle"`
+	PublishTimeout     time.Duration `key:"publish_timeout" default:"10s" note:"then an answer counts as lost"`
+	Retry              Retry         `key:"retry"`
+	Breaker            Breaker       `key:"breaker"`
+	RecordPositions    bool          `key:"record_positions" default:"false" note:"keep the broker's position of each message"`
+	OnDead             string        `key:"on_dead" default:"block" note:"a dead letter holds its key (block) or lets it go on (skip)"`
 }
 
 // NATS is what only JetStream needs.
@@ -165,6 +172,20 @@ func (s *Sink) Selection() outbox.Selection {
 		return all
 	}
 	return outbox.Selection{Topics: patterns(s.Topics), Exclude: patterns(s.Exclude)}
+}
+
+// Wire is how messages are written.
+func (s *Sink) Wire() broker.WireConfig {
+	unlessUsual := func(text, usual string) string {
+		if text == usual {
+			return ""
+		}
+		return text
+	}
+	return broker.WireConfig{
+		Format: broker.Format(s.Format), Source: s.Source, Fields: s.WireFields, Topic: unlessUsual(s.TopicTemplate, "{{.Topic}}"),
+		Key: unlessUsual(s.KeyTemplate, "{{.Key}}"), RoutingKey: unlessUsual(s.RoutingKeyTemplate, "{{.Topic}}"),
+	}
 }
 
 // Scheme is what the URL begins with: which broker it is.
