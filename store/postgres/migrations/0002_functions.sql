@@ -176,7 +176,7 @@ cursors AS MATERIALIZED (
     LEFT JOIN (SELECT c.sink, c.relay, c.snapshot, c.late_snapshot, c.late_seq, u.part, u.seq
                FROM outbox_cursors c CROSS JOIN LATERAL unnest(c.partitions, c.seqs) AS u(part, seq)) h
            ON h.sink = p.sink AND h.relay = p.relay AND h.part = p.partition_id
-    WHERE $1::text = '' OR p.sink = $1
+    WHERE CASE WHEN $1::text = '' THEN true ELSE p.sink = $1 END -- an OR looks like few rows, and few are compared with each
 )
 , floor AS MATERIALIZED (SELECT coalesce((SELECT value::bigint FROM outbox_meta WHERE name = 'floor'), 0) AS seq)
 -- Of each sink: the least xmax of its snapshots, and the older transactions that were open at one and have ended since.
