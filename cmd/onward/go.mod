@@ -8,8 +8,10 @@ require (
 	github.com/nats-io/nats.go v1.53.1
 	github.com/onwardhq/onward v0.1.0
 	github.com/onwardhq/onward/broker/nats v0.1.0
+	github.com/onwardhq/onward/broker/rabbitmq v0.1.0
 	github.com/onwardhq/onward/store/postgres v0.1.0
 	github.com/onwardhq/onward/store/sqlite v0.1.0
+	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	go.yaml.in/yaml/v3 v3.0.6

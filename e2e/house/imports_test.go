@@ -50,14 +50,14 @@ var allowList = map[string]Allowance{
 	},
 	"broker/rabbitmq": {
 		Ours:   []string{"outbox", "broker"},
-		Theirs: []string{"github.com/rabbitmq/amqp091-go"},
+		Theirs: ofRabbitMQ,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
-		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats"},
-		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, []string{
+		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/rabbitmq"},
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, ofRabbitMQ, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),
 		Tests: []string{"leaktest"},
@@ -75,7 +75,7 @@ var allowList = map[string]Allowance{
 		Ours: []string{
 			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats",
 		},
-		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, []string{"golang.org/x/mod"}),
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofRabbitMQ, []string{"golang.org/x/mod"}),
 		Tests:  []string{"leaktest", "store/storetest", "broker/brokertest"},
 	},
 }
@@ -95,6 +95,7 @@ var (
 		"github.com/nats-io/nats.go", "github.com/nats-io/nkeys", "github.com/nats-io/nuid",
 		"github.com/klauspost/compress", "golang.org/x/crypto", "golang.org/x/sys",
 	}
+	ofRabbitMQ = []string{"github.com/rabbitmq/amqp091-go"}
 	// Of the demo alone.
 	ofNATSServer = []string{
 		"github.com/nats-io/nats-server/v2", "github.com/nats-io/jwt/v2", "github.com/minio/highwayhash", "github.com/google/go-tpm",

@@ -17,6 +17,7 @@ import (
 	"github.com/onwardhq/onward/broker/discard"
 	"github.com/onwardhq/onward/broker/jsonl"
 	"github.com/onwardhq/onward/broker/nats"
+	"github.com/onwardhq/onward/broker/rabbitmq"
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/relay"
@@ -215,12 +216,18 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 		return jsonl.NewPublisher(c)
 	case "discard":
 		return discard.NewPublisher(), nil
+	case "amqp", "amqps":
+		return rabbitmq.Dial(s.URL, rabbitmq.Options{Name: "onward " + s.Name}, rabbitConfig(s))
 	}
 	return nats.Dial(s.URL, nats.Options{Name: "onward " + s.Name}, natsConfig(s))
 }
 
 func natsConfig(s config.Sink) nats.Config {
 	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Compare: s.NoDuplicates == "compare", Wire: s.Wire()}
+}
+
+func rabbitConfig(s config.Sink) rabbitmq.Config {
+	return rabbitmq.Config{Exchange: s.RabbitMQ.Exchange, Channels: s.RabbitMQ.Channels, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond)}
 }
 
 func closePublisher(p broker.Publisher, grace time.Duration) error {

@@ -33,6 +33,8 @@ var others = map[string]string{
 	"sinks[].name":                 "seven",
 	"sinks[].url":                  "=TestRelayPublishesUntilItIsStopped",
 	"sinks[].nats.stream":          "SEVEN",
+	"sinks[].rabbitmq.exchange":    "=TestRelayPublishesToRabbitMQ",
+	"sinks[].rabbitmq.channels":    "7",
 	"sinks[].jsonl.sync":           "=TestTheSchemeOfASinkSaysWhatItIs",
 	"sinks[].jsonl.rotate_bytes":   "=TestTheSchemeOfASinkSaysWhatItIs",
 	"sinks[].topics":               "seven.>",
@@ -92,7 +94,7 @@ func reached(t *testing.T, set ...string) string {
 	if line.Len() > 0 {
 		said = line.String()[:5]
 	}
-	return fmt.Sprintf("%+v\n%+v\n%s %d %v %v\n%s", relayConfig(c), natsConfig(c.Sinks[0]), pool.ConnString(), pool.MaxConns, pool.ConnConfig.RuntimeParams,
+	return fmt.Sprintf("%+v\n%+v\n%+v\n%s %d %v %v\n%s", relayConfig(c), natsConfig(c.Sinks[0]), rabbitConfig(c.Sinks[0]), pool.ConnString(), pool.MaxConns, pool.ConnConfig.RuntimeParams,
 		pool.ConnConfig.DefaultQueryExecMode, said)
 }
 

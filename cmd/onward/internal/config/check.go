@@ -11,13 +11,14 @@ import (
 
 	"github.com/onwardhq/onward/broker/discard"
 	"github.com/onwardhq/onward/broker/jsonl"
+	"github.com/onwardhq/onward/broker/rabbitmq"
 	"github.com/onwardhq/onward/outbox"
 )
 
 // The URL schemes that this program knows.
 var (
 	DatabaseSchemes = []string{"postgres", "postgresql", "sqlite"}
-	SinkSchemes     = []string{"nats", "jsonl", "discard"}
+	SinkSchemes     = []string{"nats", "amqp", "amqps", "jsonl", "discard"}
 )
 
 var (
@@ -151,7 +152,7 @@ func (k *checker) sink(path string, s *Sink) {
 	k.that(err == nil, path+".start", "%q is not one of earliest, latest, or a time like 2026-01-31T00:00:00Z", s.Start)
 	if s.URL != "" {
 		urls := []string{s.URL}
-		if s.Scheme() == "nats" {
+		if s.Scheme() == "nats" || s.IsRabbitMQ() {
 			urls = strings.Split(s.URL, ",")
 		}
 		for _, one := range urls {
@@ -159,6 +160,7 @@ func (k *checker) sink(path string, s *Sink) {
 		}
 	}
 	k.that(s.NATS.Stream != "" || s.Scheme() != "nats" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
+	k.rabbitMQ(path, s)
 	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
 	k.that(s.NoDuplicates != "compare" || s.Scheme() == "nats" || s.URL == "", path+".no_duplicates", "%q is for nats: %s.url is another broker's", s.NoDuplicates, path)
 	k.wire(path, s)
@@ -176,6 +178,13 @@ func (k *checker) sink(path string, s *Sink) {
 	k.that(s.Breaker.First > 0, path+".breaker.first", "must be longer than 0")
 	k.that(s.Breaker.First <= s.Breaker.Max, path+".breaker.max", "is %v, which is less than %s.breaker.first (%v)", s.Breaker.Max, path, s.Breaker.First)
 	k.oneOf(path+".on_dead", s.OnDead, "block", "skip")
+}
+
+func (k *checker) rabbitMQ(path string, s *Sink) {
+	k.that(len(s.RabbitMQ.Exchange) <= 255, path+".rabbitmq.exchange", "has %d bytes, the most is 255", len(s.RabbitMQ.Exchange))
+	k.that(s.RabbitMQ.Exchange == "" || s.IsRabbitMQ() || s.URL == "", path+".rabbitmq.exchange", "is for amqp: %s.url is another broker's", path)
+	atLeast(k, path+".rabbitmq.channels", s.RabbitMQ.Channels, 1)
+	k.that(s.RabbitMQ.Channels <= 100, path+".rabbitmq.channels", "is %d, the most is 100", s.RabbitMQ.Channels)
 }
 
 func (k *checker) topic(path string, t *Topic) {
@@ -207,6 +216,11 @@ func (k *checker) url(path, text string, schemes []string) {
 		return
 	case "discard":
 		err := discard.CheckURL(text)
+		k.that(err == nil, path, "%v", err)
+		return
+	}
+	if scheme == "amqp" || scheme == "amqps" {
+		err := rabbitmq.CheckURL(text)
 		k.that(err == nil, path, "%v", err)
 		return
 	}

@@ -57,8 +57,9 @@ type Relay struct {
 // Sink is a destination.
 type Sink struct {
 	Name               string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
-	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 (several with commas), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
+	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 or amqp(s)://user:password@host:5672/vhost (several with commas), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
 	NATS               NATS          `key:"nats"`
+	RabbitMQ           RabbitMQ      `key:"rabbitmq"`
 	JSONL              JSONL         `key:"jsonl"`
 	Topics             Words         `key:"topics" note:"topics that it takes: words with dots between, * is one word, > at the end the rest; default: every topic"`
 	Exclude            Words         `key:"exclude" note:"topics that it does not take all the same"`
@@ -83,6 +84,12 @@ type Sink struct {
 // NATS is what only JetStream needs.
 type NATS struct {
 	Stream string `key:"stream" note:"required by nats: the stream that takes the messages"`
+}
+
+// RabbitMQ is what only RabbitMQ needs.
+type RabbitMQ struct {
+	Exchange string `key:"exchange" note:"the exchange that takes the messages; default: the server's default exchange, where the routing key is the name of a queue"`
+	Channels int    `key:"channels" default:"4" note:"channels that share the messages; a key has its channel"`
 }
 
 // JSONL is what only a file of lines needs.
@@ -193,3 +200,6 @@ func (s *Sink) Scheme() string {
 	scheme, _, _ := strings.Cut(s.URL, ":")
 	return scheme
 }
+
+// IsRabbitMQ reports whether the URL leads to RabbitMQ.
+func (s *Sink) IsRabbitMQ() bool { return s.Scheme() == "amqp" || s.Scheme() == "amqps" }

@@ -172,7 +172,7 @@ func TestWhatARelayNeedsOfASinkIsAskedOfRelaysAlone(t *testing.T) {
 	if _, err := Load(half); err == nil || !strings.Contains(err.Error(), "sinks[0].name: is missing") {
 		t.Errorf("half a sink, and a relay: %v", err)
 	}
-	if _, err := Load(Source{Environ: []string{"ONWARD_SINKS__0__URL=amqp://localhost"}}); err == nil {
+	if _, err := Load(Source{Environ: []string{"ONWARD_SINKS__0__URL=carrier-pigeon://localhost"}}); err == nil {
 		t.Error("a sink that no version has is accepted")
 	}
 }
