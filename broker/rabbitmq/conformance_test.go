@@ -38,6 +38,10 @@ func (b *bench) harness(url string) brokertest.Harness {
 		Open: func(t *testing.T) broker.Publisher {
 			return connected(t, b.publisherAt(url, Config{}))
 		},
+		OpenWire: func(t *testing.T, c broker.WireConfig) broker.Publisher {
+			return connected(t, b.publisherAt(url, Config{Wire: c}))
+		},
+		Style:    broker.StyleAMQP,
 		Read:     b.read,
 		Slots:    slots,
 		Patience: patience,

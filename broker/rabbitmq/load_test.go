@@ -41,7 +41,7 @@ func (l *load) key(k int) {
 }
 
 func (l *load) untilPublished(m broker.Envelope) bool {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(nodeStart); time.Now().Before(deadline); {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		answer := make(chan broker.Result, 1)
 		l.p.Publish(ctx, []broker.Envelope{m}, func(_ int, r broker.Result) { answer <- r })
@@ -57,7 +57,7 @@ func (l *load) untilPublished(m broker.Envelope) bool {
 		}
 		<-time.After(5 * time.Millisecond) // a relay's breaker waits, too
 	}
-	l.b.tb.Errorf("not published within %s", patience)
+	l.b.tb.Errorf("not published within %s", nodeStart)
 	return false
 }
 

@@ -43,7 +43,7 @@ func (n *node) url() string { return fmt.Sprintf("amqp://onward:onward@127.0.0.1
 func (n *node) start() {
 	n.tb.Helper()
 	n.launch()
-	until(n.tb, "the node answers", func() bool {
+	untilWithin(n.tb, nodeStart, "the node answers", func() bool {
 		select {
 		case <-n.exited:
 			n.tb.Fatalf("the node ended:\n%s", n.output.String())

@@ -6,6 +6,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,10 +18,10 @@ import (
 
 // Config says where messages go.
 type Config struct {
-	// Exchange takes the messages. It must exist; empty: the default exchange, where a routing key is the name of a queue.
+	// Exchange takes the messages; it must exist. It is a name, or a template of one (see broker.ParseTemplate); messages of
+	// one key stay in order only where they go to one queue. Empty: the default exchange, where a routing key is the name of a
+	// queue.
 	Exchange string
-	// RoutingKey of each message; empty: its topic.
-	RoutingKey string
 	// AckTimeout is how long a message waits for its confirmation before it is Uncertain, to 50 ms; the context of Publish
 	// may end it earlier. 0: 10 s; at least 100 ms.
 	AckTimeout time.Duration
@@ -28,6 +29,9 @@ type Config struct {
 	MaxPending int
 	// Channels is how many share the messages; a key has its channel. 0: 4; at most 100.
 	Channels int
+	// Wire says how messages are written; the zero value is the raw format. RoutingKey is a template, empty: the topic. RabbitMQ
+	// has no other names: Topic and Key are refused.
+	Wire broker.WireConfig
 }
 
 const maxChannels = 100
@@ -35,8 +39,14 @@ const maxChannels = 100
 // Validate reports all faults at once.
 func (c Config) Validate() error {
 	var faults []string
-	if _, err := parseRoute(c); err != nil {
-		faults = append(faults, err.Error())
+	if err := CheckExchange(c.Exchange); err != nil {
+		faults = append(faults, "Exchange: "+err.Error())
+	}
+	for _, f := range c.Wire.Faults() {
+		faults = append(faults, f.Setting+" "+f.Detail)
+	}
+	if c.Wire.Topic != "" || c.Wire.Key != "" {
+		faults = append(faults, "topic_template and key_template are for other brokers: RabbitMQ has exchanges and routing keys")
 	}
 	if c.AckTimeout != 0 && c.AckTimeout < 100*time.Millisecond {
 		faults = append(faults, fmt.Sprintf("AckTimeout is %s: want 100ms at least, or 0 for 10s", c.AckTimeout))
@@ -73,6 +83,7 @@ func (c Config) withDefaults() Config {
 type Publisher struct {
 	cfg   Config
 	route route
+	wire  *broker.Wire
 	dial  dialer
 
 	mu       sync.Mutex
@@ -116,12 +127,16 @@ func Dial(url string, o Options, c Config) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := parseRoute(c)
+	r, err := newRoute(c.Exchange)
+	if err != nil {
+		return nil, err
+	}
+	wire, err := broker.NewWire(c.Wire, broker.StyleAMQP)
 	if err != nil {
 		return nil, err
 	}
 	p := &Publisher{
-		cfg: c.withDefaults(), route: r, dial: d, began: time.Now(), fault: errConnecting,
+		cfg: c.withDefaults(), route: r, wire: wire, dial: d, began: time.Now(), fault: errConnecting,
 		suspects: map[outbox.ID]struct{}{}, denied: map[address]struct{}{},
 		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), answered: make(chan struct{}, 1),
 		idle: make(chan struct{}), finished: make(chan struct{}),
@@ -142,16 +157,16 @@ func (p *Publisher) Capabilities() broker.Capabilities {
 	return broker.Capabilities{MaxBytes: p.limit}
 }
 
-// Describe says where messages go, where that is not the default.
+// Describe says where messages go, and how they are written, where that is not the default.
 func (p *Publisher) Describe() string {
-	var words []string
-	if p.cfg.Exchange != "" {
-		words = append(words, "exchange="+p.cfg.Exchange)
+	if p.cfg.Exchange == "" {
+		return p.wire.Describe()
 	}
-	if p.cfg.RoutingKey != "" {
-		words = append(words, "routing_key="+p.cfg.RoutingKey)
+	exchange := p.cfg.Exchange
+	if strings.ContainsAny(exchange, " \t\n\"") {
+		exchange = strconv.Quote(exchange)
 	}
-	return strings.Join(words, " ")
+	return strings.TrimSpace("exchange=" + exchange + " " + p.wire.Describe())
 }
 
 // Check asks the server whether the exchange is there, where all messages go to one, and says why it takes none now.

@@ -16,6 +16,8 @@ type situation int
 const (
 	taken situation = iota
 
+	templateFailed
+	badText
 	badAddress
 	badHeader
 	reservedHeader
@@ -23,6 +25,7 @@ const (
 	aboveKnownLimit
 	aboveLimit
 	unroutable
+	noSuchExchange
 	permissionDenied
 	refused
 	nacked
@@ -55,13 +58,16 @@ type verdict struct {
 var verdicts = [situations]verdict{
 	taken: {broker.Accepted, "", "`basic.ack` without `basic.return`", "each queue that it goes to has it, on disk where queue and message are durable"},
 
-	badAddress:      {broker.Rejected, broker.CodeUnroutable, "before it is sent", "its exchange or routing key cannot be made, or has more than 255 bytes"},
+	templateFailed:  {broker.Rejected, broker.CodeTemplateFailed, "before it is sent", "`rabbitmq.exchange` or `routing_key_template` fails for the message, or gives a name that cannot be sent"},
+	badText:         {broker.Rejected, outbox.ErrFieldInvalid.Code, "before it is sent", "`cloudevents-structured`: a text is not valid UTF-8"},
+	badAddress:      {broker.Rejected, broker.CodeUnroutable, "before it is sent", "its exchange or routing key has more than 255 bytes, or the template gives no exchange"},
 	badHeader:       {broker.Rejected, outbox.ErrHeaderInvalid.Code, "before it is sent", "the name of a header is empty or has more than 255 bytes"},
 	reservedHeader:  {broker.Rejected, outbox.ErrHeaderReserved.Code, "before it is sent", "a header of the message is `CC` or `BCC`: it would command the server"},
 	headersTooLarge: {broker.Rejected, outbox.ErrHeadersTooLarge.Code, "before it is sent", "headers and properties are larger than a frame of this connection (`frame_max`)"},
 	aboveKnownLimit: {broker.Rejected, broker.CodeTooLarge, "before it is sent", "the payload is larger than `max_message_size`, which the server has named before"},
 	aboveLimit:      {broker.Rejected, broker.CodeTooLarge, "channel closed, 406 or 311, and nothing else was on its way there", "the payload is larger than the server's `max_message_size`"},
 	unroutable:      {broker.Rejected, broker.CodeUnroutable, "`basic.return`, 312, then `basic.ack`", "no queue takes it: no binding matches its routing key"},
+	noSuchExchange:  {broker.Rejected, broker.CodeUnroutable, "channel closed, 404, and nothing else was on its way there", "the exchange that the template names does not exist"},
 
 	permissionDenied: {broker.Retry, broker.CodePermission, "channel closed, 403, and nothing else was on its way there", "the relay's user may not write to the exchange, or not with this routing key, or the exchange is internal"},
 	refused:          {broker.Retry, broker.CodeRejected, "channel closed with another code, and nothing else was on its way there *", "the server refuses this message"},
@@ -113,7 +119,10 @@ func codeOf(err error) int {
 func (p *Publisher) judge(e *amqp.Error) situation {
 	switch e.Code {
 	case codeNotFound:
-		return noExchange
+		if _, fixed := p.route.fixed(); fixed {
+			return noExchange
+		}
+		return noSuchExchange
 	case codeRefused:
 		return permissionDenied
 	case codeTooLarge:

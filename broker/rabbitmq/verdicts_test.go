@@ -29,10 +29,26 @@ var drives = [situations]func(t *testing.T){
 		}
 	},
 
+	templateFailed: func(t *testing.T) {
+		b := newBench(t, commonURL(t))
+		for _, c := range []Config{
+			{Wire: broker.WireConfig{RoutingKey: "{{.Headers.missing}}.orders"}}, {Exchange: b.exchange + "{{.Headers.missing}}"},
+		} {
+			want(t, publish(t, t.Context(), connected(t, b.publisher(c)), message(b.topic, ""))[0], templateFailed)
+		}
+	},
+	badText: func(t *testing.T) {
+		b := newBench(t, commonURL(t))
+		p := connected(t, b.publisher(Config{Wire: broker.WireConfig{Format: broker.FormatStructured, Source: "/test"}}))
+		m := message(b.topic, "")
+		m.Type = "\xff"
+		want(t, publish(t, t.Context(), p, m)[0], badText)
+	},
 	badAddress: func(t *testing.T) {
 		b := newBench(t, commonURL(t))
 		m := message(strings.Repeat("t", 256), "")
 		want(t, publish(t, t.Context(), connected(t, b.publisher(Config{})), m)[0], badAddress)
+		want(t, publish(t, t.Context(), connected(t, b.publisher(Config{Exchange: "{{.Scope}}"})), message(b.topic, ""))[0], badAddress)
 	},
 	badHeader: func(t *testing.T) {
 		b := newBench(t, commonURL(t))
@@ -81,6 +97,17 @@ var drives = [situations]func(t *testing.T){
 		if n := b.count(); n != 20 {
 			t.Errorf("the queue has %d messages, want 20", n)
 		}
+	},
+	noSuchExchange: func(t *testing.T) {
+		b := newBench(t, commonURL(t))
+		p := connected(t, b.publisher(Config{Exchange: "{{.Scope}}"}))
+		lost, good := message(b.topic, "lost"), message(b.topic, "good")
+		lost.Scope, good.Scope = b.exchange+"-none", b.exchange
+		want(t, publish(t, t.Context(), p, lost)[0], noSuchExchange)
+		r := publish(t, t.Context(), p, lost, good, lost) // its address is known: it goes alone
+		want(t, r[0], noSuchExchange)
+		want(t, r[1], taken)
+		want(t, r[2], noSuchExchange)
 	},
 	permissionDenied: func(t *testing.T) { // as for a user without the permission, of which there is one on the node
 		b := newBench(t, commonURL(t))

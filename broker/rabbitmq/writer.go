@@ -6,6 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/outbox"
 )
 
 // write is the goroutine that sends, one message after the other, so that the order of Publish is the order on each channel.
@@ -48,6 +49,7 @@ func (p *Publisher) next() (*flight, *link) {
 type writer struct {
 	publisher *Publisher
 	payload   []byte
+	out       broker.Outgoing
 }
 
 // send builds a message, finds its channel, and sends it there.
@@ -102,32 +104,37 @@ func (w *writer) send(f *flight, l *link) {
 
 // build makes the message that goes out from the envelope, which it does not touch afterwards; a fault is its answer.
 func (w *writer) build(e *broker.Envelope, l *link) (amqp.Publishing, address, *broker.Result) {
-	to, err := w.publisher.route.of(e)
-	if err != nil {
-		r := badAddress.result(err)
-		return amqp.Publishing{}, to, &r
+	if err := w.publisher.wire.Encode(e, &w.out); err != nil {
+		r := templateFailed.result(err)
+		if outbox.CodeOf(err) != r.Code {
+			r = badText.result(err)
+		}
+		return amqp.Publishing{}, address{}, &r
+	}
+	to, fault := w.publisher.route.of(e, w.out.RoutingKey)
+	if fault != nil {
+		return amqp.Publishing{}, to, fault
 	}
 	m := amqp.Publishing{
 		DeliveryMode: amqp.Persistent, MessageId: e.ID.String(), Timestamp: e.CreatedAt,
-		Type: short(e.Type), CorrelationId: short(e.CorrelationID), ContentType: short(e.ContentType),
-		Headers: amqp.Table{},
+		Type: short(e.Type), CorrelationId: short(e.CorrelationID), ContentType: short(w.out.ContentType),
+		Headers: make(amqp.Table, len(w.out.Headers)),
 	}
-	size := 128 // everything but the headers and these: lengths, flags, id, timestamp
-	size += len(m.Type) + len(m.CorrelationId) + len(m.ContentType)
-	for name, value := range e.Headers() {
-		if fault := checkHeader(name); fault != nil {
+	size := 128 + len(m.Type) + len(m.CorrelationId) + len(m.ContentType) // lengths, flags, id and timestamp are less than 128
+	for _, h := range w.out.Headers {
+		if fault := checkHeader(h.Name); fault != nil {
 			return m, to, fault
 		}
-		if _, twice := m.Headers[name]; !twice { // ours come first
-			m.Headers[name] = value
-			size += len(name) + len(value) + 6
+		if _, twice := m.Headers[h.Name]; !twice { // ours come first
+			m.Headers[h.Name] = h.Value
+			size += len(h.Name) + len(h.Value) + 6
 		}
 	}
 	if frame := l.conn.Config.FrameSize; frame > 0 && size > frame {
 		r := headersTooLarge.errorf("%d bytes of headers and properties do not fit into a frame of %d bytes", size, frame)
 		return m, to, &r
 	}
-	w.payload = append(w.payload[:0], e.Payload...)
+	w.payload = append(w.payload[:0], w.out.Payload...)
 	m.Body = w.payload
 	return m, to, nil
 }

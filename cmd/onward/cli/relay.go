@@ -227,7 +227,7 @@ func natsConfig(s config.Sink) nats.Config {
 }
 
 func rabbitConfig(s config.Sink) rabbitmq.Config {
-	return rabbitmq.Config{Exchange: s.RabbitMQ.Exchange, Channels: s.RabbitMQ.Channels, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond)}
+	return rabbitmq.Config{Exchange: s.RabbitMQ.Exchange, Channels: s.RabbitMQ.Channels, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire()}
 }
 
 func closePublisher(p broker.Publisher, grace time.Duration) error {

@@ -181,7 +181,8 @@ func (k *checker) sink(path string, s *Sink) {
 }
 
 func (k *checker) rabbitMQ(path string, s *Sink) {
-	k.that(len(s.RabbitMQ.Exchange) <= 255, path+".rabbitmq.exchange", "has %d bytes, the most is 255", len(s.RabbitMQ.Exchange))
+	err := rabbitmq.CheckExchange(s.RabbitMQ.Exchange)
+	k.that(err == nil, path+".rabbitmq.exchange", "%v", err)
 	k.that(s.RabbitMQ.Exchange == "" || s.IsRabbitMQ() || s.URL == "", path+".rabbitmq.exchange", "is for amqp: %s.url is another broker's", path)
 	atLeast(k, path+".rabbitmq.channels", s.RabbitMQ.Channels, 1)
 	k.that(s.RabbitMQ.Channels <= 100, path+".rabbitmq.channels", "is %d, the most is 100", s.RabbitMQ.Channels)

@@ -88,7 +88,7 @@ type NATS struct {
 
 // RabbitMQ is what only RabbitMQ needs.
 type RabbitMQ struct {
-	Exchange string `key:"exchange" note:"the exchange that takes the messages; default: the server's default exchange, where the routing key is the name of a queue"`
+	Exchange string `key:"exchange" note:"the exchange that takes the messages, a name or a template like topic_template; default: the server's default exchange, where the routing key is the name of a queue"`
 	Channels int    `key:"channels" default:"4" note:"channels that share the messages; a key has its channel"`
 }
 

@@ -10,6 +10,8 @@ import (
 // namesOf says which templates a broker has a use for: what it calls by a name.
 var namesOf = map[string][]string{
 	"nats":    {"topic_template"},
+	"amqp":    {"routing_key_template"},
+	"amqps":   {"routing_key_template"},
 	"jsonl":   nil,
 	"discard": {"topic_template", "key_template", "routing_key_template"}, // stands for any other
 }
