@@ -11,8 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Collector reads a stream from its beginning by a connection of its own.
+// Collector reads a stream, or a queue, from its beginning by a connection of its own.
 type Collector struct {
+	end      func() // of a queue; nil: it is a stream
 	nc       *natsgo.Conn
 	stream   jetstream.Stream
 	consume  jetstream.ConsumeContext
@@ -69,6 +70,10 @@ func (c *Collector) take(m jetstream.Msg) {
 		ID: h.Get("onward-id"), Key: h.Get("onward-key"), Position: meta.Sequence.Stream, At: meta.Timestamp,
 		Epoch: h.Get("onward-epoch"), Relay: h.Get(relayHeader), Lineage: h.Get("onward-lineage"),
 	}
+	c.add(a)
+}
+
+func (c *Collector) add(a Arrival) {
 	c.mu.Lock()
 	c.arrivals = append(c.arrivals, a)
 	c.distinct[a.ID] = true
@@ -136,6 +141,10 @@ func (c *Collector) Arrivals() []Arrival {
 
 // Close ends the reading.
 func (c *Collector) Close() {
+	if c.end != nil {
+		c.end()
+		return
+	}
 	c.consume.Stop()
 	c.nc.Close()
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/broker/nats"
+	"github.com/onwardhq/onward/broker/rabbitmq"
 	"github.com/onwardhq/onward/relay"
 	"github.com/onwardhq/onward/relay/core"
 	"github.com/onwardhq/onward/store/postgres"
@@ -33,6 +34,8 @@ type RelayConfig struct {
 	NATS           string        `json:"nats"`
 	Stream         string        `json:"stream"`
 	Compare        bool          `json:"compare"`
+	RabbitMQ       string        `json:"rabbitmq"` // where messages go instead; empty: to NATS
+	Exchange       string        `json:"exchange"`
 	PublishWhen    string        `json:"publish_when"`
 	Lease          time.Duration `json:"lease"`
 	Window         int           `json:"window"`
@@ -93,17 +96,13 @@ func runRelay(c RelayConfig) error {
 		return err
 	}
 	store := watched{Store: opened, flight: flight}
-	nc, err := nats.Connect(c.NATS, nats.Options{Name: c.Name})
+	pub, end, err := publisherOf(c)
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	pub, err := nats.NewPublisher(nc, nats.Config{Stream: c.Stream, Compare: c.Compare})
-	if err != nil {
-		return err
-	}
+	defer end()
 	sink := relay.Sink{
-		Name: "jetstream", Publisher: &faulty{Publisher: pub, config: c, flight: flight, rng: rand.New(rand.NewPCG(c.Seed, 1))},
+		Name: sinkOf(c), Publisher: &faulty{Publisher: pub, config: c, flight: flight, rng: rand.New(rand.NewPCG(c.Seed, 1))},
 		PublishTimeout: c.PublishTimeout,
 		Retry:          core.Retry{First: c.RetryFirst, Max: c.RetryMax, Attempts: c.Attempts},
 		Breaker:        core.Breaker{First: c.BreakerFirst},
@@ -114,6 +113,34 @@ func runRelay(c RelayConfig) error {
 		return err
 	}
 	return r.Run(ctx)
+}
+
+// publisherOf makes the relay's publisher; end frees what it stands on.
+func publisherOf(c RelayConfig) (p broker.Publisher, end func(), err error) {
+	if c.RabbitMQ != "" {
+		r, err := rabbitmq.Dial(c.RabbitMQ, rabbitmq.Options{Name: c.Name}, rabbitmq.Config{Exchange: c.Exchange})
+		if err != nil {
+			return nil, nil, err
+		}
+		return r, func() { _ = r.Close(context.Background()) }, nil
+	}
+	nc, err := nats.Connect(c.NATS, nats.Options{Name: c.Name})
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := nats.NewPublisher(nc, nats.Config{Stream: c.Stream, Compare: c.Compare})
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	return n, nc.Close, nil
+}
+
+func sinkOf(c RelayConfig) string {
+	if c.RabbitMQ != "" {
+		return "rabbitmq"
+	}
+	return "jetstream"
 }
 
 // relayHeader says which process published a message: a name may be given to several, one after the other.
