@@ -219,8 +219,13 @@ func TestMaskURLLeavesNoSecret(t *testing.T) {
 		"postgres://db/orders?password=s3cret&sslmode=none": "postgres://db/orders?password=***&sslmode=none",
 		"postgres://db/o?sslpassword=s3cret":                "postgres://db/o?sslpassword=***",
 		"nats://s3crettoken@n1:4222,nats://u:s3cret@n2:1":   "nats://***@n1:4222,nats://u:***@n2:1",
-		"nats://n1:4222":        "nats://n1:4222",
-		"nats://u:s3%zzcret@n1": "nats://***@n1",
+		"nats://n1:4222":                            "nats://n1:4222",
+		"postgres://app:s3,cret@db/o,x":             "postgres://app:***@db/o,x",
+		"postgres://ap,p:s3cret@db/o":               "postgres://ap,p:***@db/o",
+		"postgres://app:s3/cr@et?@db/o":             "postgres://***@db/o",
+		"nats://u:s3cret@n1,v:s3cret@n2,n3":         "nats://u:***@n2,n3",
+		"nats://s3cret@n1,nats://v:s3,cret@n2,n3:1": "nats://***@n1,nats://v:***@n2,n3:1",
+		"nats://u:s3%zzcret@n1":                     "nats://***@n1",
 	} {
 		if got := MaskURL(text); got != want {
 			t.Errorf("MaskURL(%q) = %q, want %q", text, got, want)

@@ -7,7 +7,8 @@ import (
 )
 
 var (
-	userInfo     = regexp.MustCompile(`(://)[^/@\s]*@`)
+	userInfo     = regexp.MustCompile(`(://)[^/?#\s]*@`)
+	anyInfo      = regexp.MustCompile(`(://).*@`) // where it ends is not known
 	secretInText = regexp.MustCompile(`(?i)((?:password|passphrase|secret|token)[a-z]*=)[^&\s]+`)
 )
 
@@ -15,20 +16,28 @@ var (
 // may stand there alone, and values of parameters that are called password or the like. A user's name before a password
 // stays, because people need it.
 func MaskURL(text string) string {
-	parts := strings.Split(text, ",")
-	for i, one := range parts {
-		parts[i] = maskOne(one)
+	var urls []string
+	for part := range strings.SplitSeq(text, ",") {
+		if len(urls) > 0 && !strings.Contains(part, "://") { // a further host, or the rest of a password
+			urls[len(urls)-1] += "," + part
+		} else {
+			urls = append(urls, part)
+		}
 	}
-	return strings.Join(parts, ",")
+	for i, one := range urls {
+		urls[i] = maskOne(one)
+	}
+	return strings.Join(urls, ",")
 }
 
 func maskOne(text string) string {
-	user := "***"
-	if u, err := url.Parse(strings.TrimSpace(text)); err == nil && u.User != nil {
-		if _, hasPassword := u.User.Password(); hasPassword {
-			user = url.User(u.User.Username()).String() + ":***"
-		}
+	user, where := "***", userInfo
+	u, err := url.Parse(strings.TrimSpace(text))
+	if err != nil {
+		where = anyInfo
+	} else if _, hasPassword := u.User.Password(); hasPassword {
+		user = url.User(u.User.Username()).String() + ":***"
 	}
-	text = userInfo.ReplaceAllString(text, "${1}"+strings.ReplaceAll(user, "$", "$$")+"@")
+	text = where.ReplaceAllString(text, "${1}"+strings.ReplaceAll(user, "$", "$$")+"@")
 	return secretInText.ReplaceAllString(text, "${1}***")
 }
