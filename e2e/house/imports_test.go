@@ -53,6 +53,11 @@ var allowList = map[string]Allowance{
 		Theirs: ofRabbitMQ,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
+	"broker/kafka": {
+		Ours:   []string{"outbox", "broker"},
+		Theirs: ofKafka,
+		Tests:  []string{"leaktest", "broker/brokertest"},
+	},
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
@@ -96,6 +101,9 @@ var (
 		"github.com/klauspost/compress", "golang.org/x/crypto", "golang.org/x/sys",
 	}
 	ofRabbitMQ = []string{"github.com/rabbitmq/amqp091-go"}
+	ofKafka    = []string{
+		"github.com/twmb/franz-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress", "github.com/pierrec/lz4/v4",
+	}
 	// Of the demo alone.
 	ofNATSServer = []string{
 		"github.com/nats-io/nats-server/v2", "github.com/nats-io/jwt/v2", "github.com/minio/highwayhash", "github.com/google/go-tpm",

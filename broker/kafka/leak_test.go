@@ -1,0 +1,19 @@
+package kafka
+
+import (
+	"os"
+	"testing"
+
+	"github.com/onwardhq/onward/leaktest"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Main(unclustered{m})) }
+
+// unclustered are the tests, and then the end of what they share.
+type unclustered struct{ tests *testing.M }
+
+func (u unclustered) Run() int {
+	code := u.tests.Run()
+	endCluster()
+	return code
+}
