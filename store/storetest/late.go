@@ -183,7 +183,9 @@ func lateOutsideRoom(s *suite) {
 // pages have 8 messages.
 func (s *suite) pass(as store.Relay) (*relay, Tx, []string) {
 	s.Helper()
-	as.Page = 8
+	if as.Page = 8; s.partitions > 1000 {
+		as.Page = 40 // a read asks for no more partitions than a page has room for
+	}
 	r := s.join(as).holdAll()
 	keys := s.keysTogether(3)
 	tx := s.begin()
