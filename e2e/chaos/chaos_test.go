@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onwardhq/onward/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	Main() // where this process is a writer
-	os.Exit(m.Run())
+	os.Exit(leaktest.Main(m))
 }
 
 // program builds onward once for all runs of a test.

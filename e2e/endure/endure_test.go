@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/e2e/harness"
+	"github.com/onwardhq/onward/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	harness.Main() // where this process is a relay
-	os.Exit(m.Run())
+	os.Exit(leaktest.Main(m))
 }
 
 func needServers(t *testing.T) {

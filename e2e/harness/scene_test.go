@@ -15,12 +15,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onwardhq/onward/leaktest"
 	"github.com/onwardhq/onward/store/postgres"
 )
 
 func TestMain(m *testing.M) {
 	Main() // where this process is a relay
-	os.Exit(m.Run())
+	os.Exit(leaktest.Main(m))
 }
 
 // scene is one outbox, one stream, one ledger, and relays as processes.

@@ -16,7 +16,9 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Harness { return harness(t, newOutbox(t, sizeOf(t, "ONWARD_TEST_PARTITIONS", 8))) })
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
+		return harness(t, newOutbox(t, sizeOf(t, "ONWARD_TEST_PARTITIONS", 8)))
+	})
 }
 
 // harness gives each part no more than the grants that are shipped for it: producers, relays and people have roles of their own.

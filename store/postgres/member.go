@@ -22,8 +22,8 @@ type member struct {
 	sent    time.Time // of the last renewal that was answered
 	until   time.Time
 	token   string // of the server's life that this renewal was done in
-	beating bool // a session renews
-	joint   int  // sessions
+	beating bool   // a session renews
+	joint   int    // sessions
 	glance  *glance
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/leaktest"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/relay"
 	"github.com/onwardhq/onward/relay/core"
@@ -44,14 +46,18 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, c.Name, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(leaktest.Main(m))
 }
 
 // run writes business rows with their messages, and relays, until it is killed.
 func (c *child) run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r, err := newCrashRelay(ctx, c)
+	db, err := OpenDB(ctx, c.Path, FileConfig{BusyTimeout: time.Minute})
+	if err != nil {
+		return err
+	}
+	r, err := newCrashRelay(ctx, db, c)
 	if err != nil {
 		return err
 	}
@@ -104,11 +110,7 @@ const (
 	crashWindow = 50
 )
 
-func newCrashRelay(ctx context.Context, c *child) (*relay.Relay, error) {
-	db, err := OpenDB(ctx, c.Path, FileConfig{BusyTimeout: time.Minute})
-	if err != nil {
-		return nil, err
-	}
+func newCrashRelay(ctx context.Context, db *sql.DB, c *child) (*relay.Relay, error) {
 	s, err := Open(ctx, db, Config{TablePrefix: testPrefix})
 	if err != nil {
 		return nil, err
@@ -231,7 +233,7 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 // drainLedger lets a relay that nobody kills do the rest.
 func (f file) drainLedger(t *testing.T, path string) {
 	t.Helper()
-	r, err := newCrashRelay(t.Context(), &child{Path: f.path, Ledger: path, Name: "last", Seed: 1})
+	r, err := newCrashRelay(t.Context(), f.open(t), &child{Path: f.path, Ledger: path, Name: "last", Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
