@@ -18,6 +18,7 @@ var allowList = map[string]Allowance{
 	"broker/brokertest": {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/membroker"}},
 	"broker/membroker":  {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
 	"broker/jsonl":      {Ours: []string{"outbox", "broker", "internal/jsontext"}, Tests: []string{"leaktest", "broker/brokertest"}},
+	"broker/inprocess":  {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest", "relay", "store/memstore"}},
 	"broker/discard":    {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
 	"store":             {Ours: []string{"outbox"}},
 	"store/storetest":   {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/memstore"}},
