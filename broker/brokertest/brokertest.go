@@ -27,6 +27,8 @@ type Harness struct {
 	// Slots are the broker's own headers that a message must arrive with beside those of the raw format. Optional.
 	Slots func(e broker.Envelope) []Header
 
+	// AnyCase: the broker's consumers know names of headers whatever their case (HTTP), and Read gives them in lower case.
+	AnyCase bool
 	// OpenWire makes a publisher that writes as c says; Style is the one that it makes its broker.Wire with. Optional, both or
 	// none. In formats of CloudEvents Slots holds as well, for what is not one of their headers.
 	OpenWire func(t *testing.T, c broker.WireConfig) broker.Publisher

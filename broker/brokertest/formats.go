@@ -54,7 +54,7 @@ func (s *suite) compareParcel(w *broker.Wire, e *broker.Envelope, m Message) {
 	if s.Slots != nil {
 		want = append(want, s.Slots(*e)...)
 	}
-	if got, want := sorted(m.Headers), sorted(want); !slices.Equal(got, want) {
+	if got, want := s.sorted(m.Headers), s.sorted(want); !slices.Equal(got, want) {
 		s.Errorf("%s: headers of %s %q:\n got %q\nwant %q", w.Format(), e.Type, e.Topic, got, want)
 	}
 	if !bytes.Equal(m.Payload, out.Payload) {
