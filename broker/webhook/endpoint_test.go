@@ -242,12 +242,3 @@ func want(tb testing.TB, r broker.Result, s situation) {
 		tb.Errorf("%s without a cause", r.Outcome)
 	}
 }
-
-func until(tb testing.TB, what string, holds func() bool) {
-	tb.Helper()
-	for deadline, tick := time.Now().Add(patience), time.NewTicker(time.Millisecond); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within %s", what, patience)
-		}
-	}
-}

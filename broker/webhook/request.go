@@ -44,7 +44,7 @@ func (s *sender) post(f *flight) (r broker.Result, rest func()) {
 		return *refusal, rest
 	}
 	begun := time.Now()
-	answer, err := p.client.Do(request)
+	answer, err := p.client.Do(request) //nolint:bodyclose // rest does
 	if err != nil {
 		return p.failure(ctx, err, sent.Load()), rest
 	}

@@ -7,7 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/onwardhq/onward/outbox"
 )
+
+// CheckSecret says whether a secret can sign: whsec_ and 24 to 64 bytes in base64. Its error does not repeat it.
+func CheckSecret(secret string) error {
+	if _, err := parseSecret(secret); err != nil {
+		return &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "webhook secret", Detail: err.Error()}
+	}
+	return nil
+}
 
 // key is a secret of Standard Webhooks.
 type key []byte

@@ -7,11 +7,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,7 +48,7 @@ func verify(h http.Header, body []byte, secret string) error {
 		return fmt.Errorf("timestamp %q: %w", h.Get("webhook-timestamp"), err)
 	}
 	mac := hmac.New(sha256.New, k)
-	fmt.Fprintf(mac, "%s.%d.%s", h.Get("webhook-id"), at, body)
+	_, _ = fmt.Fprintf(mac, "%s.%d.%s", h.Get("webhook-id"), at, body)
 	for _, one := range strings.Fields(h.Get("webhook-signature")) {
 		sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(one, "v1,"))
 		if err == nil && hmac.Equal(sum, mac.Sum(nil)) {
@@ -154,7 +154,10 @@ func TestRetryAfterInBothForms(t *testing.T) {
 		{"7200", "", time.Hour},
 		{"18446744073709551615", "", time.Hour},
 		{"99999999999999999999999", "", 0},
-		{"-5", "", 0}, {"soon", "", 0}, {"", "", 0}, {"1.5", "", 0},
+		{"-5", "", 0},
+		{"soon", "", 0},
+		{"", "", 0},
+		{"1.5", "", 0},
 	} {
 		h := http.Header{"Retry-After": {c.after}, "Date": {c.date}}
 		if got := retryAfter(h, now); got != c.want {
@@ -194,8 +197,14 @@ func TestAnswersAreReadWithinBounds(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"endless": func(w http.ResponseWriter, _ *http.Request) {
+			sent := 0
 			for block := make([]byte, 32<<10); ; {
-				if _, err := w.Write(block); err != nil {
+				n, err := w.Write(block)
+				if sent += n; sent > 64<<20 { // more than buffers on the way hold
+					t.Errorf("%d bytes were read, and more", sent)
+					return
+				}
+				if err != nil {
 					return
 				}
 			}
@@ -236,34 +245,51 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 // As many requests are on their way as Concurrency says, and no more.
 func TestConcurrencyIsKept(t *testing.T) {
 	t.Parallel()
-	var now, most atomic.Int64
-	enough := make(chan struct{})
+	inside, release := make(chan struct{}, 50), make(chan struct{})
 	e := newEndpoint(t, false, func(_ http.ResponseWriter, r *http.Request) {
-		n := now.Add(1)
-		defer now.Add(-1)
-		for {
-			m := most.Load()
-			if n <= m || most.CompareAndSwap(m, n) {
-				break
-			}
-		}
-		if n == 4 {
-			select {
-			case <-enough:
-			default:
-				close(enough)
-			}
-		}
+		inside <- struct{}{}
 		select {
-		case <-enough:
+		case <-release:
 		case <-r.Context().Done():
 		}
 	})
-	for _, r := range publish(t, e.publisher(Config{Concurrency: 4}), messages(50)...) {
-		want(t, r, taken)
+	p := e.publisher(Config{Concurrency: 4})
+	answers := start(t.Context(), p, messages(50)...)
+	for range 4 {
+		<-inside
 	}
-	if got := most.Load(); got != 4 {
-		t.Errorf("%d requests at once, want 4", got)
+	p.mu.Lock()
+	running, waiting := p.running, len(p.queue)
+	p.mu.Unlock()
+	if running != 4 || waiting != 46 || e.count() != 4 {
+		t.Errorf("%d send, %d wait, and %d requests arrived: want 4, 46 and 4", running, waiting, e.count())
+	}
+	close(release)
+	for _, answer := range answers {
+		want(t, wait(t, answer), taken)
+	}
+}
+
+// The transport may read a body after the answer, when the batch is the caller's again.
+func TestARequestKeepsNothingOfItsEnvelope(t *testing.T) {
+	t.Parallel()
+	for _, c := range []broker.WireConfig{{}, {Format: broker.FormatBinary, Source: "/s"}, {Format: broker.FormatStructured, Source: "/s"}} {
+		e := newEndpoint(t, false, nil)
+		s := sender{publisher: e.publisher(Config{Wire: c})}
+		m := message("k")
+		request, refusal := s.request(t.Context(), &m)
+		if refusal != nil {
+			t.Fatalf("%+v", refusal)
+		}
+		clear(m.Payload)
+		other := message("k")
+		other.Payload = []byte("of another message")
+		if _, refusal := s.request(t.Context(), &other); refusal != nil {
+			t.Fatalf("%+v", refusal)
+		}
+		if body, err := io.ReadAll(request.Body); err != nil || !strings.Contains(string(body), `{"a":1}`) {
+			t.Errorf("%s: the body is %q, %v", c.Format, body, err)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ require (
 	github.com/onwardhq/onward v0.1.0
 	github.com/onwardhq/onward/broker/nats v0.1.0
 	github.com/onwardhq/onward/broker/rabbitmq v0.1.0
+	github.com/onwardhq/onward/broker/webhook v0.1.0
 	github.com/onwardhq/onward/store/postgres v0.1.0
 	github.com/onwardhq/onward/store/sqlite v0.1.0
 	github.com/rabbitmq/amqp091-go v1.16.0

@@ -59,10 +59,14 @@ var allowList = map[string]Allowance{
 		Theirs: ofKafka,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
+	"broker/webhook": {
+		Ours:  []string{"outbox", "broker"},
+		Tests: []string{"leaktest", "broker/brokertest"},
+	},
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
-		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/rabbitmq"},
+		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/rabbitmq", "broker/webhook"},
 		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, ofRabbitMQ, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),

@@ -5,6 +5,7 @@ type code struct{ code, from, means, do string }
 
 // codes are all of them, in their order. docs/errors.md is made of this.
 var codes = []code{
+	{"address-refused", "relay", "a webhook's name leads to an address that is private, loopback, link-local, shared or reserved", "correct `sinks[].url`; or, if it is meant, list its network in `sinks[].webhook.allow_networks`"},
 	{"attempts-exhausted", "dead letters", "the message failed as often as `sinks[].retry.attempts` allows", "look at its attempts (`onward dead show ID`), mend the cause, and requeue it"},
 	{"broker-unavailable", "relay, `relay --once`", "the broker cannot be reached, or takes nothing; no message pays for it", "start the broker, or correct `sinks[].url`; a relay goes on by itself, a pass is run again"},
 	{"broker-unsafe", "relay, at start", "the broker's settings cannot keep what the sink promises", "change the setting that the error names"},

@@ -216,6 +216,8 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 		return jsonl.NewPublisher(c)
 	case "discard":
 		return discard.NewPublisher(), nil
+	case "https", "http":
+		return openWebhook(s)
 	case "amqp", "amqps":
 		return rabbitmq.Dial(s.URL, rabbitmq.Options{Name: "onward " + s.Name}, rabbitConfig(s))
 	}

@@ -71,6 +71,12 @@ var others = map[string]string{
 	"telemetry.log.level":          "error",
 	"telemetry.log.format":         "text",
 
+	"sinks[].webhook.secrets":        "=TestARelayPostsToAnEndpoint",
+	"sinks[].webhook.authorization":  "=TestARelayPostsToAnEndpoint",
+	"sinks[].webhook.concurrency":    "=TestARelayPostsToAnEndpoint",
+	"sinks[].webhook.allow_networks": "=TestARelayPostsToAnEndpoint",
+	"sinks[].webhook.ca_file":        "=TestARelayPostsToAnEndpoint",
+
 	"database.prepared_statements": "false",
 	"database.publish_when":        "=TestPublishWhenReachesTheStore",
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/onwardhq/onward/broker/discard"
 	"github.com/onwardhq/onward/broker/jsonl"
 	"github.com/onwardhq/onward/broker/rabbitmq"
+	"github.com/onwardhq/onward/broker/webhook"
 	"github.com/onwardhq/onward/outbox"
 )
 
 // The URL schemes that this program knows.
 var (
 	DatabaseSchemes = []string{"postgres", "postgresql", "sqlite"}
-	SinkSchemes     = []string{"nats", "amqp", "amqps", "jsonl", "discard"}
+	SinkSchemes     = []string{"nats", "amqp", "amqps", "https", "http", "jsonl", "discard"}
 )
 
 var (
@@ -164,6 +165,7 @@ func (k *checker) sink(path string, s *Sink) {
 	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
 	k.that(s.NoDuplicates != "compare" || s.Scheme() == "nats" || s.URL == "", path+".no_duplicates", "%q is for nats: %s.url is another broker's", s.NoDuplicates, path)
 	k.wire(path, s)
+	k.webhook(path+".webhook", &s.Webhook)
 	k.that(s.JSONL.RotateBytes == 0 || s.JSONL.RotateBytes >= 1024, path+".jsonl.rotate_bytes", "is %v, the least is 1KiB; 0: never", s.JSONL.RotateBytes)
 	atLeast(k, path+".window.messages", s.Window.Messages, 1)
 	atLeast(k, path+".window.bytes", s.Window.Bytes, 1)
@@ -213,6 +215,10 @@ func (k *checker) url(path, text string, schemes []string) {
 	switch scheme {
 	case "jsonl":
 		_, err := jsonl.ParseURL(text)
+		k.that(err == nil, path, "%v", err)
+		return
+	case "http", "https":
+		err := webhook.CheckURL(text)
 		k.that(err == nil, path, "%v", err)
 		return
 	case "discard":

@@ -57,10 +57,11 @@ type Relay struct {
 // Sink is a destination.
 type Sink struct {
 	Name               string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
-	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 or amqp(s)://user:password@host:5672/vhost (several with commas), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
+	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 or amqp(s)://user:password@host:5672/vhost (several with commas), https://host/path (a webhook), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
 	NATS               NATS          `key:"nats"`
 	RabbitMQ           RabbitMQ      `key:"rabbitmq"`
 	JSONL              JSONL         `key:"jsonl"`
+	Webhook            Webhook       `key:"webhook"`
 	Topics             Words         `key:"topics" note:"topics that it takes: words with dots between, * is one word, > at the end the rest; default: every topic"`
 	Exclude            Words         `key:"exclude" note:"topics that it does not take all the same"`
 	Start              string        `key:"start" default:"earliest" note:"where a new sink begins: earliest, latest, or a time like 2026-01-31T00:00:00Z; used once"`

@@ -13,6 +13,8 @@ var namesOf = map[string][]string{
 	"amqp":    {"routing_key_template"},
 	"amqps":   {"routing_key_template"},
 	"jsonl":   nil,
+	"https":   nil,
+	"http":    nil,
 	"discard": {"topic_template", "key_template", "routing_key_template"}, // stands for any other
 }
 
