@@ -7,6 +7,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/onwardhq/onward/outbox"
 )
 
 // sweepEvery is how often all entries are looked at; otherwise it is the oldest that is waited for, because a server
@@ -144,8 +146,7 @@ func (l *lane) returned(r *amqp.Return) {
 // confirmed answers one message. The caller has the lock.
 func (l *lane) confirmed(e *entry) {
 	p := l.link.publisher
-	delete(p.suspects, e.flight.id)
-	delete(p.denied, e.to)
+	p.took(l.link, e)
 	switch {
 	case e.doubtful:
 		p.settle(e.flight, unclear.errorf("a copy of it was returned"))
@@ -212,6 +213,44 @@ func reason(e *amqp.Error) error {
 		return errNotNow
 	}
 	return e
+}
+
+// smallest is a payload that every server takes.
+const smallest = 16 << 10
+
+// mayCloseChannel reports whether the server may close the channel because of a message: so it goes alone. The caller has the
+// lock.
+func (p *Publisher) mayCloseChannel(id outbox.ID, to address, size int) bool {
+	_, suspect := p.suspects[id]
+	_, denied := p.denied[to]
+	_, taken := p.taken[to.exchange]
+	_, fixed := p.route.fixed() // then what holds for one message holds for all
+	return suspect || denied || size > p.largest || !taken && !fixed
+}
+
+// took notes that the server took a message, and lets others go that waited to know. The caller has the lock.
+func (p *Publisher) took(l *link, e *entry) {
+	delete(p.suspects, e.flight.id)
+	delete(p.denied, e.to)
+	news := e.size > p.largest
+	p.largest = max(p.largest, e.size)
+	if _, fixed := p.route.fixed(); !fixed {
+		if _, taken := p.taken[e.to.exchange]; !taken {
+			if len(p.taken) >= maxSuspects {
+				clear(p.taken)
+			}
+			p.taken[e.to.exchange] = struct{}{}
+			news = true
+		}
+	}
+	if !news {
+		return
+	}
+	alone := l.lanes[len(l.lanes)-1]
+	for f := alone.held.pop(); f != nil; f = alone.held.pop() {
+		p.queue.push(f)
+	}
+	signal(p.work)
 }
 
 // maxSuspects bounds what is remembered of messages and addresses that a channel was closed for.

@@ -57,8 +57,9 @@ func (p *Publisher) serve(conn *amqp.Connection, socket net.Conn) {
 		l.lanes = append(l.lanes, &lane{link: l, alone: n == p.cfg.Channels, wake: make(chan struct{}, 1)})
 	}
 	p.mu.Lock()
-	p.link, p.fault, p.limit = l, nil, 0
+	p.link, p.fault, p.limit, p.largest = l, nil, 0, smallest
 	clear(p.denied)
+	clear(p.taken)
 	p.mu.Unlock()
 	for _, lane := range l.lanes {
 		group.Go(lane.run)
@@ -158,6 +159,7 @@ type lane struct {
 type entry struct {
 	flight   *flight // it may have its answer already
 	id       string  // its message-id
+	size     int     // of its payload
 	to       address
 	confirm  *amqp.DeferredConfirmation // nil until it was sent
 	returned *amqp.Return

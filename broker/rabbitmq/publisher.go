@@ -97,6 +97,8 @@ type Publisher struct {
 	answers  []answer
 	suspects map[outbox.ID]struct{} // were on their way when the server closed their channel, and no one knows which it meant
 	denied   map[address]struct{}   // where the server has closed a channel because of one message that went there
+	taken    map[string]struct{}    // exchanges of a template that took a message on this connection
+	largest  int                    // payload that the server took on this connection, or would take anyway
 	closing  bool
 
 	pulse    atomic.Int64  // when the watch last looked, since began
@@ -137,7 +139,7 @@ func Dial(url string, o Options, c Config) (*Publisher, error) {
 	}
 	p := &Publisher{
 		cfg: c.withDefaults(), route: r, wire: wire, dial: d, began: time.Now(), fault: errConnecting,
-		suspects: map[outbox.ID]struct{}{}, denied: map[address]struct{}{},
+		suspects: map[outbox.ID]struct{}{}, denied: map[address]struct{}{}, taken: map[string]struct{}{},
 		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), answered: make(chan struct{}, 1),
 		idle: make(chan struct{}), finished: make(chan struct{}),
 	}

@@ -71,9 +71,7 @@ func (w *writer) send(f *flight, l *link) {
 		p.mu.Unlock()
 		return
 	}
-	_, suspect := p.suspects[f.id]
-	_, denied := p.denied[to]
-	lane := l.laneOf(e, suspect || denied)
+	lane := l.laneOf(e, p.mayCloseChannel(f.id, to, len(m.Body)))
 	defer signal(lane.wake)
 	if !lane.takes() {
 		f.state = queued
@@ -82,7 +80,7 @@ func (w *writer) send(f *flight, l *link) {
 		return
 	}
 	f.state = sent
-	one := &entry{flight: f, id: m.MessageId, to: to}
+	one := &entry{flight: f, id: m.MessageId, size: len(m.Body), to: to}
 	lane.entries = append(lane.entries, one)
 	channel := lane.channel
 	p.mu.Unlock()
