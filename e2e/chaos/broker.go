@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,6 +42,8 @@ type broker struct {
 	stop      context.CancelFunc
 	group     sync.WaitGroup
 	renamed   int
+	node      *harness.Node // of RabbitMQ
+	ended     atomic.Bool   // its last message was collected
 }
 
 // collected is what has arrived. Safe for concurrent use.
@@ -77,6 +80,9 @@ func openBroker(ctx context.Context, kind, dir string, maxMessage int32) (*broke
 		ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 		b.group.Go(func() { b.follow(ctx) })
 		return b, nil
+	}
+	if kind == RabbitMQ {
+		return b, b.openRabbitMQ(ctx, maxMessage)
 	}
 	b.rules = filepath.Join(dir, "rules.conf")
 	if err := b.allow(true); err != nil {
@@ -149,6 +155,9 @@ func (b *broker) complete(ctx context.Context) error {
 	if b.kind == JSONLines { // what was written before now is read in the round after the next
 		pause(ctx, 10*followEvery)
 		return nil
+	}
+	if b.kind == RabbitMQ {
+		return b.completeQueue(ctx)
 	}
 	for {
 		info, err := b.stream.Info(ctx)

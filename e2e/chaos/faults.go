@@ -75,7 +75,7 @@ func (r *run) do(ctx, timed context.Context, s Step, f *Fault) error {
 	case Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull:
 		f.Target, f.Relays = r.Store, len(r.some(rng, mostRelays))
 		return r.breakDatabase(ctx, timed, s, f)
-	case BrokerRestart, BrokerFull, BrokerDeny, BrokerRename:
+	case BrokerRestart, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename:
 		f.Target, f.Relays = r.Broker, len(r.some(rng, mostRelays))
 		return r.breakBroker(ctx, timed, s, f)
 	case WriterKill:
@@ -185,7 +185,7 @@ func (r *run) linksOf(f *Fault, rng *rand.Rand) (links []*Link) {
 		running = r.relays[:firstRelays]
 	}
 	f.Detail = toBroker
-	if r.Store == Postgres && (r.stream == "" || rng.IntN(2) == 0) {
+	if r.Store == Postgres && (r.Broker == JSONLines || rng.IntN(2) == 0) {
 		f.Detail = toDatabase
 		if rng.IntN(4) == 0 {
 			w := r.writers[rng.IntN(len(r.writers))]
@@ -320,6 +320,10 @@ func (r *run) breakBroker(ctx, timed context.Context, s Step, f *Fault) error {
 		}
 		f.Detail = sig.String()
 		return r.broker.restart(starting, sig)
+	case BrokerAlarm:
+		err := r.broker.alarm(starting, true)
+		pause(timed, s.For)
+		return errors.Join(err, r.broker.alarm(starting, false))
 	case BrokerDeny:
 		f.Detail = deniedTopic
 		err := r.broker.deny(true)

@@ -23,6 +23,7 @@ const (
 
 	BrokerRestart Kind = "broker-restart" // kill -9 or SIGTERM of the server, start
 	BrokerFull    Kind = "broker-full"    // its disk is full for a time
+	BrokerAlarm   Kind = "broker-alarm"   // it takes no messages for a time, as when its disk is nearly full
 	BrokerDeny    Kind = "broker-deny"    // the broker refuses one topic for a time
 	BrokerRename  Kind = "broker-rename"  // the file that is written gets another name, as by logrotate
 
@@ -77,7 +78,7 @@ func (f *Fault) excuse(sameOwner bool) Cause {
 		return TakeOver
 	case Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull:
 		return Database
-	case BrokerRestart, BrokerFull, BrokerDeny, BrokerRename:
+	case BrokerRestart, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename:
 		return UncertainAck
 	case LinkLatency, LinkReset, LinkHole, LinkCut:
 		switch {

@@ -26,26 +26,30 @@ type Scene struct {
 // Lanes are faults of which one happens at a time; those of different lanes meet.
 var lanes = [][]Kind{
 	{RelayKill, RelayStop, RelayScale, RelayKill, RelayStop},
-	{LinkLatency, LinkReset, LinkHole, LinkCut, Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull, BrokerRestart, BrokerFull, BrokerDeny, BrokerRename, LinkHole},
+	{LinkLatency, LinkReset, LinkHole, LinkCut, Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull, BrokerRestart, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename, LinkHole},
 	{WriterKill, LongTransaction, HeldSnapshot, PauseStorm, RequeueStorm, DiscardStorm, PoisonMessages, OversizeMessage, WriterKill},
 }
 
 // possible reports whether a scene can have a fault.
 func (s *Scene) possible(k Kind) bool {
-	jetStream := s.Broker != JSONLines
+	server := s.Broker != JSONLines
 	switch k {
 	case Terminate, DatabaseRestart, DatabaseCrash:
 		return s.Store == Postgres
 	case DatabaseFull:
 		return s.DiskFull
 	case BrokerFull:
-		return s.DiskFull
-	case BrokerRestart, BrokerDeny, PoisonMessages:
-		return jetStream
+		return s.DiskFull && s.Broker != RabbitMQ // which raises its alarm before
+	case BrokerAlarm:
+		return s.Broker == RabbitMQ
+	case BrokerDeny:
+		return server && s.Broker != RabbitMQ // a channel remembers what it may do
+	case BrokerRestart, PoisonMessages:
+		return server
 	case BrokerRename:
-		return !jetStream
+		return !server
 	case LinkLatency, LinkReset, LinkHole, LinkCut:
-		return s.Store == Postgres || jetStream
+		return s.Store == Postgres || server
 	default:
 		return true
 	}
@@ -97,7 +101,7 @@ func (s *Scene) draw(rng *rand.Rand, kind Kind, at time.Duration) Step {
 		step.Amount = rng.IntN(5000) // bytes
 	case Terminate:
 		step.Amount = 1 + rng.IntN(10)
-	case DatabaseFull, BrokerFull, BrokerDeny:
+	case DatabaseFull, BrokerFull, BrokerAlarm, BrokerDeny:
 		step.For = between(500*time.Millisecond, 2*time.Second)
 	case LongTransaction, HeldSnapshot:
 		step.Amount, step.For = 1+rng.IntN(20), between(500*time.Millisecond, 4*time.Second)

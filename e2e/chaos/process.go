@@ -180,7 +180,7 @@ type settings struct {
 	lease, publishTimeout, retention time.Duration
 	window, page, maxPayload         int
 	compare                          bool
-	stream                           string
+	stream, exchange                 string // one of them, or none
 }
 
 // configuration is the file of one relay.
@@ -193,6 +193,9 @@ func (s *settings) configuration(name, database, sink string) []byte {
 	line("    retry: {first: 50ms, max: 500ms, attempts: 0}\n    breaker: {first: 50ms, max: 500ms}")
 	if s.stream != "" {
 		line("    nats: {stream: %s}", s.stream)
+	}
+	if s.exchange != "" {
+		line("    rabbitmq: {exchange: %s}", s.exchange)
 	}
 	if s.compare {
 		line("    no_duplicates: compare")
@@ -212,7 +215,7 @@ func newRelay(ctx context.Context, dir, program, name string, s *settings, datab
 		}
 		database = r.database.URL
 	}
-	if strings.HasPrefix(broker, "nats:") {
+	if strings.HasPrefix(broker, "nats:") || strings.HasPrefix(broker, "amqp:") {
 		if r.broker, err = NewLink(ctx, broker); err != nil {
 			return nil, err
 		}

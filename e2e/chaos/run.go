@@ -21,7 +21,7 @@ type Config struct {
 	Seed     uint64
 	Duration time.Duration // of the faults; default 20 s, at least 5 s
 	Store    string        // Postgres, SQLite
-	Broker   string        // JetStream, JetStreamCompare, JSONLines
+	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ
 	Rate     int           // messages a second that writers try; default 400
 	Lease    time.Duration // default 2 s
 	Dir      string        // where the report goes; it is made
@@ -32,7 +32,7 @@ type Config struct {
 // Stores and Brokers are what there is.
 var (
 	Stores  = []string{Postgres, SQLite}
-	Brokers = []string{JetStream, JetStreamCompare, JSONLines}
+	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ}
 )
 
 func (c *Config) complete() error {
@@ -174,8 +174,11 @@ func (r *run) open(ctx context.Context) (err error) {
 		lease: r.Lease, publishTimeout: 3 * time.Second, retention: 10 * time.Second, window: 200, page: 256, maxPayload: 64 << 10,
 		compare: r.Broker == JetStreamCompare,
 	}
-	if r.Broker != JSONLines {
+	switch r.Broker {
+	case JetStream, JetStreamCompare:
 		r.stream = streamName
+	case RabbitMQ:
+		r.exchange = exchangeName
 	}
 	r.say("starting %s and %s", r.Store, r.Broker)
 	if r.database, err = openDatabase(ctx, r.Store, r.disks[toDatabase].dir, partitions); err != nil {
@@ -210,8 +213,8 @@ func (r *run) people(ctx context.Context) error {
 			Store: r.Store, URL: r.database.url, Name: name, Clerks: clerks, Keys: 12, Rate: float64(r.Rate) / 2 / clerks,
 			Oversize: []int{70 << 10}, Seed: r.Seed<<8 + uint64(i), Patience: 8 * time.Second,
 		}}
-		if r.stream != "" {
-			w.Oversize = append(w.Oversize, 56<<10) // the relay takes it, the stream does not
+		if r.Broker != JSONLines {
+			w.Oversize = append(w.Oversize, 56<<10) // the relay takes it, the broker does not
 		}
 		if r.Store == Postgres {
 			var err error
