@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/onwardhq/onward/store"
@@ -71,6 +72,7 @@ type slot struct {
 // guards it.
 type ledger struct {
 	slots map[int]*slot
+	order []*slot  // by partition; nil when it is to be made again
 	row   *group   // whose positions the row of outbox_cursors follows; nil: none yet
 	base  position // of the row as it was loaded
 	reads uint64   // the last one
@@ -91,6 +93,7 @@ type holding struct {
 // add takes in partitions. They share groups among themselves only: a read that is under way moves the groups that it
 // was planned for, and what came meanwhile was not part of it.
 func (l *ledger) add(holdings []holding) {
+	l.order = nil
 	groups := make(map[position]*group)
 	for _, h := range holdings {
 		g := groups[h.cursor.position]
@@ -138,13 +141,12 @@ func (l *ledger) owned() []store.Owned {
 	return all
 }
 
+// sorted is all that is held, by partition. Nobody changes what it returns: each read and each settle goes through it.
 func (l *ledger) sorted() []*slot {
-	all := make([]*slot, 0, len(l.slots))
-	for _, s := range l.slots {
-		all = append(all, s)
+	if l.order == nil {
+		l.order = slices.SortedFunc(maps.Values(l.slots), func(a, b *slot) int { return a.part - b.part })
 	}
-	slices.SortFunc(all, func(a, b *slot) int { return a.part - b.part })
-	return all
+	return l.order
 }
 
 // take notes records that a read gave of a partition.
@@ -388,6 +390,7 @@ func (l *ledger) commit(p *plan) {
 	for _, o := range p.own {
 		if o.gone {
 			delete(l.slots, o.slot.part)
+			l.order = nil
 			continue
 		}
 		o.slot.member, o.slot.durable = false, o.cursor
