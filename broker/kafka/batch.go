@@ -18,26 +18,22 @@ const (
 )
 
 // appendBody appends what a record is whatever its place in a batch: key, value and headers. An absent key or value is null.
-func appendBody(b []byte, e *broker.Envelope, tombstone bool) []byte {
-	if e.Key == "" {
+func appendBody(b []byte, out *broker.Outgoing, null bool) []byte {
+	if out.Key == "" {
 		b = binary.AppendVarint(b, -1)
 	} else {
-		b = appendText(b, e.Key)
+		b = appendText(b, out.Key)
 	}
-	if tombstone && len(e.Payload) == 0 {
+	if null {
 		b = binary.AppendVarint(b, -1)
 	} else {
-		b = binary.AppendVarint(b, int64(len(e.Payload)))
-		b = append(b, e.Payload...)
+		b = binary.AppendVarint(b, int64(len(out.Payload)))
+		b = append(b, out.Payload...)
 	}
-	n := 0
-	for range e.Headers() {
-		n++
-	}
-	b = binary.AppendVarint(b, int64(n))
-	for name, value := range e.Headers() {
-		b = appendText(b, name)
-		b = appendText(b, value)
+	b = binary.AppendVarint(b, int64(len(out.Headers)))
+	for _, h := range out.Headers {
+		b = appendText(b, h.Name)
+		b = appendText(b, h.Value)
 	}
 	return b
 }

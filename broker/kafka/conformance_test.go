@@ -34,17 +34,28 @@ func TestConformanceOverPartitionsWithAConnectionThatFails(t *testing.T) {
 	})
 }
 
+// rawWire is that of a publisher whose sink says nothing of the format.
+var rawWire, _ = broker.NewWire(broker.WireConfig{}, broker.StyleKafka)
+
 func (b *bench) harness(c Config) brokertest.Harness {
 	return brokertest.Harness{
 		Topic:      b.topic,
 		Unroutable: "no/topic",
-		HeaderRoom: headerRoom,
+		HeaderRoom: rawWire.Overhead() + recordRoom,
 		Open: func(t *testing.T) broker.Publisher {
 			p := b.publisher(c)
 			until(t, "the publisher is connected", func() bool { return p.Check(t.Context()) == nil })
 			return p
 		},
-		Read: b.read,
+		OpenWire: func(t *testing.T, w broker.WireConfig) broker.Publisher {
+			wired := c
+			wired.Wire = w
+			p := b.publisher(wired)
+			until(t, "the publisher is connected", func() bool { return p.Check(t.Context()) == nil })
+			return p
+		},
+		Style: broker.StyleKafka,
+		Read:  b.read,
 		Less: func(x, y string) bool {
 			px, ox, _ := strings.Cut(x, ":")
 			py, oy, _ := strings.Cut(y, ":")

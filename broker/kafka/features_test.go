@@ -190,8 +190,8 @@ func TestARefusedSignInIsUnavailable(t *testing.T) {
 
 func TestFaultsOfTheConfigurationComeAllAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := Dial("kafka://h", Options{}, Config{AckTimeout: time.Millisecond, MaxPending: -1, Compression: "zip"})
-	for _, word := range []string{"AckTimeout", "MaxPending", "Compression"} {
+	_, err := Dial("kafka://h", Options{}, Config{AckTimeout: time.Millisecond, MaxPending: -1, Compression: "zip", Wire: broker.WireConfig{RoutingKey: "x", Key: "{{.Nope}}"}})
+	for _, word := range []string{"AckTimeout", "MaxPending", "Compression", "routing_key_template", ".Nope"} {
 		if !errors.Is(err, outbox.ErrConfigInvalid) || !strings.Contains(err.Error(), word) {
 			t.Errorf("%v does not tell of %s", err, word)
 		}

@@ -23,8 +23,10 @@ type flight struct {
 	call  *call
 	index int
 	id    outbox.ID
-	key   string
-	topic string
+	key   string // of the message: its order
+	topic string // and where it goes, by the sink's templates
+	to    string // the record's key
+	bad   error  // it cannot be written
 	body  []byte // of its record; the envelope itself is not kept
 	at    int64  // when the message was created, in milliseconds
 	line  *line  // nil: without a key, in no order
@@ -104,14 +106,16 @@ func (p *Publisher) newCall(envelopes []broker.Envelope, done func(i int, r brok
 		size += len(envelopes[i].Payload) + 2*len(envelopes[i].Key) + len(envelopes[i].Type) + len(envelopes[i].Topic) + 400
 	}
 	all := make([]byte, 0, size)
+	var out broker.Outgoing
 	for i := range envelopes {
-		e := &envelopes[i]
-		start := len(all)
-		all = appendBody(all, e, p.cfg.Tombstone)
-		c.flights[i] = flight{
-			call: c, index: i, id: e.ID, key: e.Key, topic: e.Topic, at: e.CreatedAt.UnixMilli(),
-			body: all[start:len(all):len(all)],
+		e, f := &envelopes[i], &c.flights[i]
+		*f = flight{call: c, index: i, id: e.ID, key: e.Key, at: e.CreatedAt.UnixMilli()}
+		if f.bad = p.wire.Encode(e, &out); f.bad != nil {
+			continue
 		}
+		start := len(all)
+		all = appendBody(all, &out, p.cfg.Tombstone && len(e.Payload) == 0)
+		f.topic, f.to, f.body = out.Topic, out.Key, all[start:len(all):len(all)]
 	}
 	return c
 }
@@ -137,6 +141,10 @@ func (p *Publisher) enqueue(f *flight) {
 		}
 	}
 	switch err := checkTopic(f.topic); {
+	case errors.Is(f.bad, outbox.ErrFieldInvalid):
+		p.fail(f, badText.result(f.bad))
+	case f.bad != nil:
+		p.fail(f, templateFailed.result(f.bad))
 	case err != nil:
 		p.fail(f, badTopic.result(err))
 	case p.pending > p.cfg.MaxPending:
@@ -169,7 +177,7 @@ func (p *Publisher) place(f *flight) bool {
 		p.want(t)
 		return false
 	}
-	to := t.laneOf(p, f.key)
+	to := t.laneOf(p, f.to)
 	if l := f.line; l != nil && l.placed > 0 && l.lane != to {
 		return false // when those before it are through
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/onwardhq/onward/outbox"
 )
 
-// Config says how messages go. A message's topic is its Kafka topic, its key the record's key.
+// Config says how messages go. A message's topic is its Kafka topic, its key the record's key, unless Wire says otherwise.
 type Config struct {
 	// AckTimeout is how long a message waits for its acknowledgement before it is Uncertain; the context of Publish may end
 	// it earlier. 0: 10 s; at least 100 ms.
@@ -32,6 +32,9 @@ type Config struct {
 	// CreateTopics makes a missing topic, with the cluster's default number of partitions and replicas. Otherwise a message
 	// for one is answered Retry, with onward/unroutable.
 	CreateTopics bool
+	// Wire says how messages are written; the zero value is the raw format. Topic and Key are templates of the Kafka topic and
+	// of the record's key. RoutingKey is refused: Kafka has none.
+	Wire broker.WireConfig
 }
 
 var codecs = map[string]kgo.CompressionCodec{
@@ -53,6 +56,12 @@ func (c Config) Validate() error {
 	}
 	if _, ok := codecs[c.Compression]; !ok {
 		faults = append(faults, fmt.Sprintf("Compression is %q: want one of %s", c.Compression, strings.Join(Compressions(), ", ")))
+	}
+	for _, f := range c.Wire.Faults() {
+		faults = append(faults, f.Setting+" "+f.Detail)
+	}
+	if c.Wire.RoutingKey != "" {
+		faults = append(faults, "routing_key_template is for other brokers: Kafka has topics and keys")
 	}
 	return invalid("kafka publisher", faults)
 }
@@ -80,6 +89,7 @@ func (c Config) withDefaults() Config {
 // again when its answer is lost, so that the broker stores it once. Its goroutines are those of requests on their way.
 type Publisher struct {
 	cfg        Config
+	wire       *broker.Wire
 	client     *kgo.Client
 	own        bool // the client is ours to close
 	compressor kgo.Compressor
@@ -132,8 +142,12 @@ func NewPublisher(client *kgo.Client, c Config) (*Publisher, error) {
 	if err != nil {
 		return nil, &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "kafka publisher", Err: err}
 	}
+	wire, err := broker.NewWire(c.Wire, broker.StyleKafka)
+	if err != nil {
+		return nil, err
+	}
 	p := &Publisher{
-		cfg: c.withDefaults(), client: client, compressor: compressor, topicAge: topicAge,
+		cfg: c.withDefaults(), wire: wire, client: client, compressor: compressor, topicAge: topicAge,
 		hash:  kgo.StickyKeyPartitioner(nil).ForTopic(""),
 		lines: map[string]*line{}, topics: map[string]*topic{}, nodes: map[int32]*node{},
 		dirty: map[*node]struct{}{}, calls: map[*call]struct{}{},
@@ -179,14 +193,14 @@ func (p *Publisher) Capabilities() broker.Capabilities {
 	}
 	c := broker.Capabilities{Pipeline: true, Positions: true}
 	if limit > 0 {
-		c.MaxBytes = max(1, limit-headerRoom)
+		c.MaxBytes = p.wire.MaxPayload(limit - recordRoom)
 	}
 	return c
 }
 
-// headerRoom is what a batch of one record can come to beside its payload: 8 KiB of the message's own headers with 10 bytes of
-// lengths each (counted for 256 of them), Onward's at the limits of their fields, the key twice, and the batch itself.
-const headerRoom = outbox.MaxHeaders + 256*10 + outbox.MaxType + outbox.MaxTopic + 2*outbox.MaxKey + 3*outbox.MaxField + 1024
+// recordRoom is what a batch of one record comes to beside its payload and what the format reckons with: the batch, the lengths
+// of 300 headers beyond their punctuation, and the record's key.
+const recordRoom = batchOverhead + 2*recordOverhead + 2*300 + 1024
 
 // Describe says which settings are not the defaults.
 func (p *Publisher) Describe() string {
@@ -196,6 +210,9 @@ func (p *Publisher) Describe() string {
 	}
 	if p.compressor != nil {
 		words = append(words, "compression="+p.cfg.Compression)
+	}
+	if text := p.wire.Describe(); text != "" {
+		words = append(words, text)
 	}
 	return strings.Join(words, " ")
 }

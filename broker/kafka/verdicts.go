@@ -15,6 +15,8 @@ const (
 	takenBefore
 
 	badTopic
+	templateFailed
+	badText
 	tooLarge
 	tooLargeByNow
 	refused
@@ -57,6 +59,8 @@ var verdicts = [situations]verdict{
 	takenBefore: {broker.Duplicate, "", "`DUPLICATE_SEQUENCE_NUMBER` *", "an earlier attempt of the same call was stored"},
 
 	badTopic:         {broker.Rejected, broker.CodeUnroutable, "before it is sent", "the topic is no name that a Kafka topic can have: 1 to 249 of `A-Z`, `a-z`, `0-9`, `.`, `_`, `-`, and neither `.` nor `..`"},
+	templateFailed:   {broker.Rejected, broker.CodeTemplateFailed, "before it is sent", "`topic_template` or `key_template` fails for the message, or gives a name that is empty or cannot be sent"},
+	badText:          {broker.Rejected, outbox.ErrFieldInvalid.Code, "before it is sent", "`cloudevents-structured`: a text is not valid UTF-8"},
 	tooLarge:         {broker.Rejected, broker.CodeTooLarge, "before it is sent", "the record is larger than the topic's `max.message.bytes`"},
 	tooLargeByNow:    {broker.Rejected, broker.CodeTooLarge, "`MESSAGE_TOO_LARGE`, alone in its batch", "the topic's `max.message.bytes` was lowered meanwhile"},
 	refused:          {broker.Rejected, broker.CodeRejected, "`INVALID_RECORD`, alone in its batch", "the topic takes no such record: it is compacted, and the record has no key"},

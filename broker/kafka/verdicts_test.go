@@ -37,6 +37,25 @@ var drives = [situations]func(t *testing.T){
 			want(t, publish(t, t.Context(), p, message(topic, ""))[0], badTopic)
 		}
 	},
+	templateFailed: func(t *testing.T) {
+		b := newBench(t, commonURL(t), 1)
+		p := b.publisher(Config{Wire: broker.WireConfig{Topic: b.topic, Key: "{{.Headers.customer}}"}})
+		batch := messages(2, "elsewhere")
+		batch[1].Record.Headers = map[string]string{"customer": "c7"}
+		rs := publish(t, t.Context(), p, batch...)
+		want(t, rs[0], templateFailed)
+		want(t, rs[1], taken)
+		parts, err := b.records(b.context(), 1)
+		if err != nil || len(parts[0]) != 1 || string(parts[0][0].Key) != "c7" || arrived(parts[0][0]).Value("onward-topic") != "elsewhere" {
+			t.Errorf("the topic has %v (%v)", parts[0], err)
+		}
+	},
+	badText: func(t *testing.T) {
+		b := newBench(t, commonURL(t), 1)
+		m := message(b.topic, "")
+		m.Type = "\xff"
+		want(t, publish(t, t.Context(), b.publisher(Config{Wire: broker.WireConfig{Format: broker.FormatStructured, Source: "/x"}}), m)[0], badText)
+	},
 	tooLarge: func(t *testing.T) {
 		b := newBench(t, commonURL(t), 1, "max.message.bytes=2000")
 		m := message(b.topic, "")
