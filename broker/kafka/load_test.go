@@ -109,15 +109,16 @@ func (l *load) end() int {
 	if err != nil {
 		l.b.tb.Fatal(err)
 	}
-	arrivals, twice := map[string][]string{}, 0
+	arrivals, seen, twice := map[string][]string{}, map[string]bool{}, 0
 	for partition := range parts { // a key that changed its partition: by the order of arrival of each
 		for _, r := range parts[partition] {
 			m := arrived(r)
 			key, id := m.Value("onward-key"), m.Value("onward-id")
-			if slices.Contains(arrivals[key], id) {
+			if seen[id] {
 				twice++
 				continue
 			}
+			seen[id] = true
 			arrivals[key] = append(arrivals[key], id)
 		}
 	}

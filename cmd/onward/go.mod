@@ -7,6 +7,7 @@ require (
 	github.com/nats-io/nats-server/v2 v2.14.5
 	github.com/nats-io/nats.go v1.53.1
 	github.com/onwardhq/onward v0.1.0
+	github.com/onwardhq/onward/broker/kafka v0.1.0
 	github.com/onwardhq/onward/broker/nats v0.1.0
 	github.com/onwardhq/onward/broker/rabbitmq v0.1.0
 	github.com/onwardhq/onward/broker/webhook v0.1.0
@@ -15,6 +16,8 @@ require (
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
+	github.com/twmb/franz-go v1.21.7
+	github.com/twmb/franz-go/pkg/kmsg v1.13.1
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/term v0.45.0
 )
@@ -35,6 +38,7 @@ require (
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/ncruces/go-strftime v1.0.0 // indirect
+	github.com/pierrec/lz4/v4 v4.1.26 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	golang.org/x/crypto v0.55.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect

@@ -16,6 +16,7 @@ import (
 	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/broker/discard"
 	"github.com/onwardhq/onward/broker/jsonl"
+	"github.com/onwardhq/onward/broker/kafka"
 	"github.com/onwardhq/onward/broker/nats"
 	"github.com/onwardhq/onward/broker/rabbitmq"
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
@@ -218,6 +219,13 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 		return discard.NewPublisher(), nil
 	case "https", "http":
 		return openWebhook(s)
+	case "kafka":
+		o, _, err := s.Kafka.Options()
+		if err != nil {
+			return nil, err
+		}
+		o.Name = "onward-" + s.Name
+		return kafka.Dial(s.URL, o, kafkaConfig(s))
 	case "amqp", "amqps":
 		return rabbitmq.Dial(s.URL, rabbitmq.Options{Name: "onward " + s.Name}, rabbitConfig(s))
 	}
@@ -226,6 +234,11 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 
 func natsConfig(s config.Sink) nats.Config {
 	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Compare: s.NoDuplicates == "compare", Wire: s.Wire()}
+}
+
+func kafkaConfig(s config.Sink) kafka.Config {
+	k := s.Kafka
+	return kafka.Config{Compression: k.Compression, Tombstone: k.Tombstone, CreateTopics: k.CreateTopics, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire()}
 }
 
 func rabbitConfig(s config.Sink) rabbitmq.Config {

@@ -61,7 +61,7 @@ func TestTheSchemeOfASinkSaysWhatItIs(t *testing.T) {
 		"is for amqp: sinks":                 {"relay", "--set", "sinks[0].rabbitmq.exchange=orders"},
 		"is 101, the most is 100":            {"relay", "--set", "sinks[1].url=amqp://b", "--set", "sinks[1].rabbitmq.channels=101"},
 		"a fragment":                         {"relay", "--set", "sinks[1].url=amqp://u:p@b1,amqp://b2/#x"},
-		"amqps, https, http, jsonl, discard": {"relay", "--set", "sinks[1].url=kafka://b"},
+		"amqps, https, http, jsonl, discard": {"relay", "--set", "sinks[1].url=pigeon://b"},
 		"names no file":                      {"relay", "--set", "database.url=sqlite:"},
 		"name the stream":                    {"relay", "--set", "sinks[1].url=nats://b"},
 		"unknown URL scheme":                 {"relay", "--set", "database.url=mysql://x/y"},

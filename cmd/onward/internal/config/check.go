@@ -11,6 +11,7 @@ import (
 
 	"github.com/onwardhq/onward/broker/discard"
 	"github.com/onwardhq/onward/broker/jsonl"
+	"github.com/onwardhq/onward/broker/kafka"
 	"github.com/onwardhq/onward/broker/rabbitmq"
 	"github.com/onwardhq/onward/broker/webhook"
 	"github.com/onwardhq/onward/outbox"
@@ -19,7 +20,7 @@ import (
 // The URL schemes that this program knows.
 var (
 	DatabaseSchemes = []string{"postgres", "postgresql", "sqlite"}
-	SinkSchemes     = []string{"nats", "amqp", "amqps", "https", "http", "jsonl", "discard"}
+	SinkSchemes     = []string{"nats", "kafka", "amqp", "amqps", "https", "http", "jsonl", "discard"}
 )
 
 var (
@@ -161,6 +162,7 @@ func (k *checker) sink(path string, s *Sink) {
 		}
 	}
 	k.that(s.NATS.Stream != "" || s.Scheme() != "nats" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
+	k.kafka(path, s)
 	k.rabbitMQ(path, s)
 	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
 	k.that(s.NoDuplicates != "compare" || s.Scheme() == "nats" || s.URL == "", path+".no_duplicates", "%q is for nats: %s.url is another broker's", s.NoDuplicates, path)
@@ -223,6 +225,11 @@ func (k *checker) url(path, text string, schemes []string) {
 		return
 	case "discard":
 		err := discard.CheckURL(text)
+		k.that(err == nil, path, "%v", err)
+		return
+	}
+	if scheme == "kafka" {
+		_, err := kafka.ParseURL(text)
 		k.that(err == nil, path, "%v", err)
 		return
 	}

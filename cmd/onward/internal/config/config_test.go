@@ -145,7 +145,7 @@ func TestNeedsAreToldWithWhatToDo(t *testing.T) {
 		{Source{Need: NeedDatabase}, []string{"ONWARD_DATABASE__URL=postgres://"}},
 		{Source{Need: NeedDatabase, Set: []string{"database.url=postgres://localhost/x"}}, nil},
 		{Source{Need: NeedRelay}, []string{"ONWARD_DATABASE__URL=postgres://", "ONWARD_SINKS__0__NAME=orders", "ONWARD_SINKS__0__URL=nats://", "ONWARD_SINKS__0__NATS__STREAM="}},
-		{Source{Need: NeedRelay, Set: []string{"sinks[0].url=kafka://x", "relay.lase=3s"}}, []string{"ONWARD_DATABASE__URL=postgres://", "did you mean relay.lease?", `unknown URL scheme "kafka"`, "sinks[0].name: is missing"}},
+		{Source{Need: NeedRelay, Set: []string{"sinks[0].url=pigeon://x", "relay.lase=3s"}}, []string{"ONWARD_DATABASE__URL=postgres://", "did you mean relay.lease?", `unknown URL scheme "pigeon"`, "sinks[0].name: is missing"}},
 	} {
 		_, err := Load(c.source)
 		if (err == nil) != (c.want == nil) {

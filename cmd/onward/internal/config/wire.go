@@ -10,6 +10,7 @@ import (
 // namesOf says which templates a broker has a use for: what it calls by a name.
 var namesOf = map[string][]string{
 	"nats":    {"topic_template"},
+	"kafka":   {"topic_template", "key_template"},
 	"amqp":    {"routing_key_template"},
 	"amqps":   {"routing_key_template"},
 	"jsonl":   nil,

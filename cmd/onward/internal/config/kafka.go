@@ -1,0 +1,103 @@
+package config
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/onwardhq/onward/broker/kafka"
+)
+
+// Kafka is what only Kafka needs.
+type Kafka struct {
+	Compression  string `key:"compression" default:"none" note:"of batches: none, gzip, snappy, lz4 or zstd"`
+	Tombstone    bool   `key:"tombstone" default:"false" note:"an empty payload is a null record, which deletes its key from a compacted topic"`
+	CreateTopics bool   `key:"create_topics" default:"false" note:"make a missing topic, with the cluster's default numbers of partitions and replicas"`
+	SASL         string `key:"sasl" default:"off" note:"how to sign in: off, plain, scram-sha-256 or scram-sha-512 (user and password in the url), or oauthbearer"`
+	TokenFile    string `key:"token_file" note:"of oauthbearer: a file with the token; it is read for each connection, and before the token ends"`
+	TLS          bool   `key:"tls" default:"false" note:"speak TLS with every broker"`
+	TLSCAFile    string `key:"tls_ca_file" note:"certificates (PEM) of who is trusted; default: those that the system trusts"`
+	TLSCertFile  string `key:"tls_cert_file" note:"the certificate (PEM) to show, where the brokers ask for one"`
+	TLSKeyFile   string `key:"tls_key_file" note:"and its key"`
+}
+
+// Options are how to reach the cluster. The error is of one of the files, and the setting that names it.
+func (c *Kafka) Options() (o kafka.Options, setting string, err error) {
+	if c.SASL != "off" {
+		o.SASL = c.SASL
+	}
+	if c.TokenFile != "" {
+		o.Token = func(context.Context) (string, error) {
+			text, err := os.ReadFile(c.TokenFile)
+			return strings.TrimSpace(string(text)), err
+		}
+	}
+	if c.TLS {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		if c.TLSCAFile != "" {
+			if o.TLS.RootCAs, err = certificates(c.TLSCAFile); err != nil {
+				return o, "tls_ca_file", err
+			}
+		}
+		if c.TLSCertFile != "" {
+			pair, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile)
+			if err != nil {
+				return o, "tls_cert_file", err
+			}
+			o.TLS.Certificates = []tls.Certificate{pair}
+		}
+	}
+	return o, "", nil
+}
+
+func certificates(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate that can be read", file)
+	}
+	return pool, nil
+}
+
+// kafka checks what a sink says of Kafka.
+func (k *checker) kafka(path string, s *Sink) {
+	c := &s.Kafka
+	path += ".kafka"
+	if s.Scheme() != "kafka" {
+		k.that(*c == usualKafka || s.URL == "", path, "is for kafka: the sink's url is another broker's")
+		return
+	}
+	k.oneOf(path+".compression", c.Compression, kafka.Compressions()...)
+	k.oneOf(path+".sasl", c.SASL, append([]string{"off"}, kafka.Mechanisms()...)...)
+	k.that((c.TokenFile != "") == (c.SASL == "oauthbearer"), path+".token_file", "goes with sasl: oauthbearer, and neither without the other")
+	if a, err := kafka.ParseURL(s.URL); err == nil {
+		byPassword := c.SASL != "off" && c.SASL != "oauthbearer" && slices.Contains(kafka.Mechanisms(), c.SASL)
+		k.that(!byPassword || a.User != "" && a.Password != "", path+".sasl", "%s needs a user and a password: write the url as kafka://user:password@host:9092", c.SASL)
+		k.that(c.SASL != "off" || a.User == "", path+".sasl", "is off, and the url has a user: say how to sign in, one of %s", strings.Join(kafka.Mechanisms(), ", "))
+	}
+	for _, f := range []struct{ name, file string }{{"tls_ca_file", c.TLSCAFile}, {"tls_cert_file", c.TLSCertFile}, {"tls_key_file", c.TLSKeyFile}} {
+		k.that(c.TLS || f.file == "", path+"."+f.name, "goes with tls: true")
+	}
+	k.that((c.TLSCertFile == "") == (c.TLSKeyFile == ""), path+".tls_key_file", "and tls_cert_file go together")
+	if k.need < NeedRelay || (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		return
+	}
+	if _, setting, err := c.Options(); err != nil {
+		k.that(false, path+"."+setting, "%v", err)
+	}
+	if c.TokenFile != "" {
+		_, err := os.ReadFile(c.TokenFile)
+		k.that(err == nil || errors.Is(err, os.ErrNotExist) && !s.Enabled, path+".token_file", "%v", err)
+	}
+}
+
+// usualKafka is a block that nobody wrote.
+var usualKafka = Kafka{Compression: "none", SASL: "off"}
