@@ -7,9 +7,14 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/nats-io/nats.go v1.53.1
 	github.com/onwardhq/onward v0.1.0
+	github.com/onwardhq/onward/broker/kafka v0.1.0
 	github.com/onwardhq/onward/broker/nats v0.1.0
+	github.com/onwardhq/onward/broker/rabbitmq v0.1.0
 	github.com/onwardhq/onward/store/postgres v0.1.0
 	github.com/onwardhq/onward/store/sqlite v0.1.0
+	github.com/rabbitmq/amqp091-go v1.16.0
+	github.com/twmb/franz-go v1.21.7
+	github.com/twmb/franz-go/pkg/kmsg v1.13.1
 	golang.org/x/mod v0.40.0
 )
 
@@ -19,13 +24,12 @@ require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
-	github.com/klauspost/compress v1.18.5 // indirect
+	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/nats-io/nkeys v0.4.15 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/ncruces/go-strftime v1.0.0 // indirect
-	github.com/onwardhq/onward/broker/rabbitmq v0.1.0
-	github.com/rabbitmq/amqp091-go v1.16.0
+	github.com/pierrec/lz4/v4 v4.1.26 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	golang.org/x/crypto v0.49.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect

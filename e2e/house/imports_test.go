@@ -83,9 +83,9 @@ var allowList = map[string]Allowance{
 	},
 	"e2e": {
 		Ours: []string{
-			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/rabbitmq",
+			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq",
 		},
-		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofRabbitMQ, []string{"golang.org/x/mod"}),
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofKafka, ofRabbitMQ, []string{"golang.org/x/mod"}),
 		Tests:  []string{"leaktest", "store/storetest", "broker/brokertest"},
 	},
 }
