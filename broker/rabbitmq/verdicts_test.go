@@ -104,6 +104,7 @@ var drives = [situations]func(t *testing.T){
 		lost := message(b.topic, "lost")
 		lost.Scope = b.exchange + "-none"
 		want(t, publish(t, t.Context(), p, lost)[0], noSuchExchange)
+		lost.Scope += "-either"
 		batch := []broker.Envelope{lost}
 		for range 20 { // nobody knows of their exchange either: the first one tells
 			m := message(b.topic, "")
