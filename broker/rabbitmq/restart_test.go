@@ -12,10 +12,13 @@ import (
 // What concerns a whole server: one node for all of it, because a start takes its time.
 func TestSituationsOnANodeOfItsOwn(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, "max_message_size = 262144")
+	securePort := freePort()
+	authority, secure := withTLS(t, securePort)
+	n := newNode(t, append(secure, "max_message_size = 262144")...)
 	n.control("await_startup") // it takes connections a moment earlier than commands
 	deniesAUserWithoutPermission(t, n)
 	refusesALargeMessage(t, n)
+	publishesWithTLS(t, n, securePort, authority)
 	takesNothingDuringAnAlarm(t, n)
 	losesNothingInARestart(t, n)
 }
