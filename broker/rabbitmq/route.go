@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -33,6 +34,9 @@ func newRoute(exchange string) (r route, err error) {
 // CheckExchange reports what is wrong with the name of an exchange, or the template of one.
 func CheckExchange(exchange string) error {
 	_, err := newRoute(exchange)
+	if e := (*outbox.Error)(nil); errors.As(err, &e) {
+		return errors.New(e.Detail)
+	}
 	return err
 }
 
