@@ -15,6 +15,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/onwardhq/onward/e2e/harness"
 )
@@ -43,7 +44,9 @@ type broker struct {
 	group     sync.WaitGroup
 	renamed   int
 	node      *harness.Node // of RabbitMQ
-	ended     atomic.Bool   // its last message was collected
+	kafka     *harness.Kafka
+	records   *kgo.Client // of Kafka's collector
+	ended     atomic.Bool // its last message was collected
 }
 
 // collected is what has arrived. Safe for concurrent use.
@@ -80,6 +83,9 @@ func openBroker(ctx context.Context, kind, dir string, maxMessage int32) (*broke
 		ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 		b.group.Go(func() { b.follow(ctx) })
 		return b, nil
+	}
+	if kind == Kafka {
+		return b, b.openKafka(ctx, maxMessage)
 	}
 	if kind == RabbitMQ {
 		return b, b.openRabbitMQ(ctx, maxMessage)
@@ -156,6 +162,9 @@ func (b *broker) complete(ctx context.Context) error {
 		pause(ctx, 10*followEvery)
 		return nil
 	}
+	if b.kind == Kafka {
+		return b.completeTopic(ctx)
+	}
 	if b.kind == RabbitMQ {
 		return b.completeQueue(ctx)
 	}
@@ -207,6 +216,9 @@ func (b *broker) close() {
 	}
 	if b.nc != nil {
 		b.nc.Close()
+	}
+	if b.records != nil {
+		b.records.Close()
 	}
 	if b.server != nil {
 		_ = b.server.Stop(syscall.SIGKILL)

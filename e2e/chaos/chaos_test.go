@@ -65,7 +65,7 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "report")
 	for want, c := range map[string]Config{
 		"no store":           {Store: "mysql", Broker: JetStream, Dir: dir},
-		"no broker":          {Store: Postgres, Broker: "kafka", Dir: dir},
+		"no broker":          {Store: Postgres, Broker: "pigeon", Dir: dir},
 		"no time for faults": {Store: Postgres, Broker: JetStream, Dir: dir, Duration: time.Second},
 		"messages a second":  {Store: Postgres, Broker: JetStream, Dir: dir, Rate: 1},
 		"a lease of":         {Store: Postgres, Broker: JetStream, Dir: dir, Lease: time.Hour},

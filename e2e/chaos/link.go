@@ -38,14 +38,17 @@ const (
 )
 
 // NewLink makes a link to the server of a URL.
-func NewLink(ctx context.Context, to string) (*Link, error) {
+func NewLink(ctx context.Context, to string) (*Link, error) { return newLinkAt(ctx, to, "127.0.0.1:0") }
+
+// newLinkAt is NewLink at an address that is known before.
+func newLinkAt(ctx context.Context, to, at string) (*Link, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return nil, err
 	}
 	l := &Link{server: u.Host, wires: map[*wire]bool{}, gate: make(chan struct{})}
 	close(l.gate)
-	if l.listen, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+	if l.listen, err = (&net.ListenConfig{}).Listen(ctx, "tcp", at); err != nil {
 		return nil, err
 	}
 	u.Host = l.listen.Addr().String()

@@ -39,11 +39,11 @@ func (s *Scene) possible(k Kind) bool {
 	case DatabaseFull:
 		return s.DiskFull
 	case BrokerFull:
-		return s.DiskFull && s.Broker != RabbitMQ // which raises its alarm before
+		return s.DiskFull && s.Broker != RabbitMQ && s.Broker != Kafka // which raises its alarm before; which ends
 	case BrokerAlarm:
 		return s.Broker == RabbitMQ
 	case BrokerDeny:
-		return server && s.Broker != RabbitMQ // a channel remembers what it may do
+		return server && s.Broker != RabbitMQ && s.Broker != Kafka // a channel remembers what it may do; its users would need a log-in
 	case BrokerRestart, PoisonMessages:
 		return server
 	case BrokerRename:

@@ -26,6 +26,7 @@ func TestPlansHaveEveryFaultThatTheSceneCanHave(t *testing.T) {
 		{Store: Postgres, Broker: JSONLines, Lease: 2 * time.Second},
 		{Store: SQLite, Broker: JetStreamCompare, Lease: 2 * time.Second, DiskFull: true},
 		{Store: SQLite, Broker: JSONLines, Lease: 2 * time.Second},
+		{Store: Postgres, Broker: Kafka, Lease: 2 * time.Second, DiskFull: true},
 		{Store: Postgres, Broker: RabbitMQ, Lease: 2 * time.Second, DiskFull: true},
 	} {
 		const d = 2 * time.Minute

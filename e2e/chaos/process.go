@@ -181,6 +181,7 @@ type settings struct {
 	window, page, maxPayload         int
 	compare                          bool
 	stream, exchange                 string // one of them, or none
+	topicTemplate                    string // empty: as it is
 }
 
 // configuration is the file of one relay.
@@ -194,6 +195,9 @@ func (s *settings) configuration(name, database, sink string) []byte {
 	if s.stream != "" {
 		line("    nats: {stream: %s}", s.stream)
 	}
+	if s.topicTemplate != "" {
+		line("    topic_template: '%s'", s.topicTemplate)
+	}
 	if s.exchange != "" {
 		line("    rabbitmq: {exchange: %s}", s.exchange)
 	}
@@ -206,8 +210,8 @@ func (s *settings) configuration(name, database, sink string) []byte {
 	return []byte(b.String())
 }
 
-// newRelay makes a relay that is not started yet. database and broker are direct addresses.
-func newRelay(ctx context.Context, dir, program, name string, s *settings, database, broker string) (r *relayProcess, err error) {
+// newRelay makes a relay that is not started yet, the number'th. database is a direct address.
+func newRelay(ctx context.Context, dir, program, name string, s *settings, database string, b *broker, number int) (r *relayProcess, err error) {
 	r = &relayProcess{process: process{name: name, log: filepath.Join(dir, "logs", name+".log")}, program: program, config: filepath.Join(dir, name+".yaml")}
 	if strings.HasPrefix(database, "postgres:") {
 		if r.database, err = NewLink(ctx, database); err != nil {
@@ -215,10 +219,16 @@ func newRelay(ctx context.Context, dir, program, name string, s *settings, datab
 		}
 		database = r.database.URL
 	}
-	if strings.HasPrefix(broker, "nats:") || strings.HasPrefix(broker, "amqp:") {
-		if r.broker, err = NewLink(ctx, broker); err != nil {
-			return nil, err
-		}
+	broker := b.url
+	if b.kafka != nil {
+		r.broker, err = b.door(ctx, number)
+	} else if strings.HasPrefix(broker, "nats:") || strings.HasPrefix(broker, "amqp:") {
+		r.broker, err = NewLink(ctx, broker)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.broker != nil {
 		broker = r.broker.URL
 	}
 	return r, os.WriteFile(r.config, s.configuration(name, database, broker), 0o600)

@@ -21,7 +21,7 @@ type Config struct {
 	Seed     uint64
 	Duration time.Duration // of the faults; default 20 s, at least 5 s
 	Store    string        // Postgres, SQLite
-	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ
+	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka
 	Rate     int           // messages a second that writers try; default 400
 	Lease    time.Duration // default 2 s
 	Dir      string        // where the report goes; it is made
@@ -32,7 +32,7 @@ type Config struct {
 // Stores and Brokers are what there is.
 var (
 	Stores  = []string{Postgres, SQLite}
-	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ}
+	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka}
 )
 
 func (c *Config) complete() error {
@@ -179,6 +179,8 @@ func (r *run) open(ctx context.Context) (err error) {
 		r.stream = streamName
 	case RabbitMQ:
 		r.exchange = exchangeName
+	case Kafka:
+		r.topicTemplate = kafkaTemplate
 	}
 	r.say("starting %s and %s", r.Store, r.Broker)
 	if r.database, err = openDatabase(ctx, r.Store, r.disks[toDatabase].dir, partitions); err != nil {
@@ -201,7 +203,7 @@ func (r *run) open(ctx context.Context) (err error) {
 // people makes relays and writers, and waits until messages flow.
 func (r *run) people(ctx context.Context) error {
 	for i := range mostRelays {
-		relay, err := newRelay(ctx, r.Dir, r.Program, fmt.Sprintf("relay-%d", i+1), &r.settings, r.database.url, r.broker.url)
+		relay, err := newRelay(ctx, r.Dir, r.Program, fmt.Sprintf("relay-%d", i+1), &r.settings, r.database.url, r.broker, i)
 		if err != nil {
 			return err
 		}
