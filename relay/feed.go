@@ -138,7 +138,7 @@ func (r *Relay) coreRules(s *Sink, info store.Info) core.Rules {
 		SettleEvery: s.Settle.Every, SettleCount: s.Settle.Count, PublishTimeout: s.PublishTimeout,
 		PollMin: r.config.PollMin, PollMax: r.config.PollMax, LeaseMargin: r.config.Lease / 10,
 		Retry: s.Retry, Breaker: s.Breaker, Once: r.once,
-		Lineage: info.Lineage, Relay: r.config.Name, Positions: s.RecordPositions, Topic: topicRules(s.OnDead, r.config.Topics), Rand: newRand(),
+		Lineage: info.Lineage, Relay: r.config.Name, Positions: s.RecordPositions, Letters: s.DeadTopic != "", Topic: topicRules(s.OnDead, r.config.Topics), Rand: newRand(),
 	}
 	if s.Publisher != nil {
 		rules.Pipeline = s.Publisher.Capabilities().Pipeline
@@ -177,6 +177,7 @@ func (f *feed) describe() string {
 	say("breaker.failures", r.Breaker.Failures, usual.Breaker.Failures)
 	say("breaker.first", r.Breaker.First, usual.Breaker.First)
 	say("breaker.max", r.Breaker.Max, usual.Breaker.Max)
+	say("dead_topic", f.sink.DeadTopic, "")
 	say("record_positions", r.Positions, usual.Positions)
 	say("leasing", !f.relay.config.NoLeasing, true)
 	kept := f.relay.config.Retention

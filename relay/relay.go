@@ -70,7 +70,11 @@ type Sink struct {
 	Disabled bool
 	// OnDead says what a dead letter does to its key: "block" (default) holds it until somebody requeues or discards,
 	// "skip" lets it go on. Topics may say otherwise.
-	OnDead          string
+	OnDead string
+	// DeadTopic, where set, is a template (broker.ParseTemplate) of a topic to which each dead letter of the sink is published
+	// as well, once, before it is written back. The copy has an id of its own, no key, and its cause in headers called
+	// onward-dead-...; where it cannot be published the log says so, and nothing waits for it.
+	DeadTopic       string
 	RecordPositions bool // keep the broker's position of every message
 	// Window bounds what is published and not yet settled: what may come twice after a crash. 0: 1000 messages, 16 MiB.
 	Window struct{ Messages, Bytes int }

@@ -35,6 +35,7 @@ type turn struct {
 	events    chan core.Event
 	leases    chan core.Event // unbuffered: a worker that does not turn is not renewed
 	wakes     chan struct{}   // somebody says that there may be something to read
+	letters   *letters        // nil: dead letters are told to nobody
 	answers   answers
 	pipeline  pipeline
 	timer     *time.Timer
@@ -68,6 +69,7 @@ func (f *feed) newTurn(session store.Session) *turn {
 		givebacks: make(chan core.GiveBack, 1), quit: make(chan struct{}), events: make(chan core.Event, 16), leases: make(chan core.Event),
 		owned: map[int]int64{}, rounded: time.Now(),
 	}
+	t.letters = f.newLetters()
 	t.answers.ready = make(chan struct{}, 1)
 	t.timer = time.NewTimer(time.Hour)
 	return t
@@ -242,6 +244,7 @@ func (t *turn) wake(io context.Context) {
 
 func (t *turn) settle(io context.Context) {
 	each(io, t, t.settles, func(e core.Settle) {
+		t.letters.publish(io, e.Letters)
 		failpoint.Hit("relay.settle.published")
 		settled, err := t.session.Settle(io, e.Settlement)
 		t.tell(io, t.events, core.Settled{Settled: settled, Err: err})

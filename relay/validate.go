@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -76,6 +77,11 @@ func (s *Sink) validate(f *faults, place string) {
 	}
 	f.if_(s.Start.Latest && !s.Start.Since.IsZero(), "%s.Start says Latest and Since: one of the two", place)
 	f.if_(!validOnDead(s.OnDead), "%s.OnDead is %q: want block or skip", place, s.OnDead)
+	if s.DeadTopic != "" {
+		if _, err := broker.ParseTemplate(s.DeadTopic); err != nil {
+			*f = append(*f, fmt.Sprintf("%s.DeadTopic: %v", place, err))
+		}
+	}
 	f.if_(s.Window.Messages < 0 || s.Window.Bytes < 0, "%s.Window is negative", place)
 	f.if_(s.Settle.Every < 0 || s.Settle.Count < 0, "%s.Settle is negative", place)
 	f.if_(s.PublishTimeout < 0, "%s.PublishTimeout is %v: not negative", place, s.PublishTimeout)

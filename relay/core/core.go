@@ -45,6 +45,7 @@ type Rules struct {
 	Lineage        string // goes out with every message
 	Relay          string // the relay's name, for sinks that send it
 	Positions      bool   // keep the broker's position of every message
+	Letters        bool   // settlements come with their dead letters
 	Once           bool   // stop by itself after one pass over what was there when it began
 	// Topic says what holds for a topic; nil: nothing in particular.
 	Topic func(topic string) Topic
@@ -57,6 +58,13 @@ type Topic struct {
 	Skips      bool // a dead letter lets its key go on
 	RequireKey bool // a message without a key becomes a dead letter with key-required
 	MaxPayload int  // a larger payload becomes a dead letter with payload-too-large; 0: no limit
+}
+
+// Letter is a message that a settlement makes a dead letter.
+type Letter struct {
+	Envelope broker.Envelope // as it was published; Attempt: failed attempts so far
+	Code     outbox.Code     // of the last failure
+	Error    string
 }
 
 // Codes of dead letters that the machine makes itself.
@@ -158,7 +166,11 @@ type (
 		Batch  []broker.Envelope
 	}
 	// Settle: call Session.Settle; one at a time.
-	Settle struct{ Settlement store.Settlement }
+	Settle struct {
+		Settlement store.Settlement
+		// Letters are its dead letters, with Rules.Letters; none where the settlement is sent again.
+		Letters []Letter
+	}
 	// GiveBack: call Session.GiveBack; everything of these partitions is settled.
 	GiveBack struct{ Partitions []int }
 	// Probe: call the publisher's Check.

@@ -52,9 +52,10 @@ type Machine struct {
 	pending   pending
 	settling  *pending
 	settledNo uint64
-	settleAt  time.Duration // repeat of a settlement that failed
-	settleBad int           // failures in a row: the tap is closed while it is not 0
-	returning bool          // a GiveBack is out
+	settleAt  time.Duration        // repeat of a settlement that failed
+	settleBad int                  // failures in a row: the tap is closed while it is not 0
+	letters   map[outbox.ID]Letter // dead, and in no settlement yet
+	returning bool                 // a GiveBack is out
 	once      once
 
 	timer    time.Duration
@@ -90,6 +91,7 @@ func New(rules Rules) *Machine {
 		loose:   map[outbox.ID]*item{},
 		tickets: map[uint64]*batch{},
 		epochs:  map[int]int64{},
+		letters: map[outbox.ID]Letter{},
 		timer:   never,
 	}
 	m.breaker.state = breakerOpen

@@ -81,6 +81,9 @@ func (m *Machine) dead(it *item, code outbox.Code, text string, tried *store.Att
 	m.counters.Dead++
 	blocks := it.lane != nil && !m.rules.Topic(it.rec.Topic).Skips
 	v := m.newVerdict(it, store.Verdict{To: store.Dead, Blocks: blocks, Code: code, Error: text, Tried: tried})
+	if m.rules.Letters {
+		m.letters[it.rec.ID] = Letter{m.envelope(it, it.attempts), code, text}
+	}
 	switch {
 	case blocks:
 		m.park(it, v)

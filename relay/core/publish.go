@@ -111,6 +111,10 @@ func (m *Machine) send(it *item, b *batch) {
 	b.items = append(b.items, it)
 }
 
+func (m *Machine) envelope(it *item, attempt int) broker.Envelope {
+	return broker.Envelope{Record: it.rec, Epoch: it.part.epoch, Lineage: m.rules.Lineage, Attempt: attempt, Relay: m.rules.Relay}
+}
+
 func (m *Machine) handOver(b *batch) {
 	if len(b.items) == 0 {
 		return
@@ -121,7 +125,7 @@ func (m *Machine) handOver(b *batch) {
 	e := Publish{Ticket: m.ticket, Batch: make([]broker.Envelope, len(b.items))}
 	for i, it := range b.items {
 		it.ticket = m.ticket
-		e.Batch[i] = broker.Envelope{Record: it.rec, Epoch: it.part.epoch, Lineage: m.rules.Lineage, Attempt: it.attempts + 1, Relay: m.rules.Relay}
+		e.Batch[i] = m.envelope(it, it.attempts+1)
 		m.inflight.push(sent{it, m.ticket, i, m.now})
 	}
 	if m.breaker.state == breakerHalf {

@@ -20,6 +20,7 @@ type pending struct {
 	outs      []*lane // one entry a verdict that takes a parked row of the lane away
 	loose     []*item // parked rows without a key
 	built     store.Settlement
+	letters   []Letter
 }
 
 func (p *pending) start(now time.Duration) {
@@ -107,6 +108,14 @@ func (p *pending) build(m *Machine) {
 		p.tell(m, pt)
 	}
 	s.Verdicts = p.verdicts
+	for i := range s.Verdicts {
+		id := s.Verdicts[i].ID
+		if l, ok := m.letters[id]; ok {
+			if delete(m.letters, id); s.Verdicts[i].To == store.Dead {
+				p.letters = append(p.letters, l)
+			}
+		}
+	}
 	s.Published = p.published
 }
 
@@ -147,7 +156,8 @@ func (p *pending) tell(m *Machine, pt *part) {
 
 func (m *Machine) sendSettlement() {
 	m.settleAt = never
-	m.do(Settle{Settlement: m.settling.built})
+	m.do(Settle{Settlement: m.settling.built, Letters: m.settling.letters})
+	m.settling.letters = nil
 }
 
 func (m *Machine) settled(e Settled) {

@@ -264,7 +264,7 @@ func relayConfig(c *config.Config) relay.Config {
 	rc.Retention.Dead, _ = c.Retention.Expiry() // checked with the configuration
 	for _, s := range c.Sinks {
 		sink := relay.Sink{
-			Name: s.Name, Selection: s.Selection(), Disabled: !s.Enabled, OnDead: s.OnDead, RecordPositions: s.RecordPositions, PublishTimeout: s.PublishTimeout,
+			Name: s.Name, Selection: s.Selection(), Disabled: !s.Enabled, OnDead: s.OnDead, DeadTopic: s.DeadTopic, RecordPositions: s.RecordPositions, PublishTimeout: s.PublishTimeout,
 			Retry:   core.Retry{Fixed: s.Retry.Kind == "fixed", First: s.Retry.First, Max: s.Retry.Max, Attempts: s.Retry.Attempts},
 			Breaker: core.Breaker{Failures: s.Breaker.Failures, First: s.Breaker.First, Max: s.Breaker.Max},
 		}

@@ -80,6 +80,7 @@ var others = map[string]string{
 	"telemetry.log.level":          "error",
 	"telemetry.log.format":         "text",
 
+	"sinks[].dead_topic":             "dead.{{.Topic}}",
 	"sinks[].webhook.secrets":        "=TestARelayPostsToAnEndpoint",
 	"sinks[].webhook.authorization":  "=TestARelayPostsToAnEndpoint",
 	"sinks[].webhook.concurrency":    "=TestARelayPostsToAnEndpoint",

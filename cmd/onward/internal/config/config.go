@@ -81,6 +81,7 @@ type Sink struct {
 	Breaker            Breaker       `key:"breaker"`
 	RecordPositions    bool          `key:"record_positions" default:"false" note:"keep the broker's position of each message"`
 	OnDead             string        `key:"on_dead" default:"block" note:"a dead letter holds its key (block) or lets it go on (skip)"`
+	DeadTopic          string        `key:"dead_topic" note:"a dead letter is published here as well, with its cause in headers: a template like topic_template, such as dead.{{.Topic}}; default: nowhere"`
 }
 
 // NATS is what only JetStream needs.

@@ -27,6 +27,10 @@ func (k *checker) wire(path string, s *Sink) {
 			k.that(false, path+"."+f.Setting, "%s", f.Detail)
 		}
 	}
+	if s.DeadTopic != "" {
+		_, err := broker.ParseTemplate(s.DeadTopic)
+		k.that(err == nil, path+".dead_topic", "%v", err)
+	}
 	scheme := s.Scheme()
 	names, known := namesOf[scheme]
 	if !known {
@@ -41,6 +45,7 @@ func (k *checker) wire(path string, s *Sink) {
 	}
 	if scheme == "jsonl" {
 		k.that(c.Format != broker.FormatBinary, path+".format", "%q is not for jsonl: a line has no headers; %s is", c.Format, broker.FormatStructured)
+		k.that(c.Format != broker.FormatStructured || s.DeadTopic == "", path+".dead_topic", "is not for jsonl with %s: a line has no headers for the cause", c.Format)
 		k.that(c.Format != broker.FormatStructured || len(c.Fields) == 0, path+".wire_fields", "are not for jsonl with %s: a line has no headers", c.Format)
 	}
 }
