@@ -21,6 +21,7 @@ var codes = []code{
 	{"field-too-long", "write", "a text is longer than its limit", "shorten it; the limits are in [names](names.md)"},
 	{"filter-invalid", "lists", "a filter cannot be used", "correct the flag that the error names"},
 	{"forbidden", "migrations", "the database's user lacks a right", "run it as the owner of the schema; `onward migrate print --grants` shows the roles"},
+	{"handler-failed", "attempts, dead letters", "the Go function that is the sink's publisher returned an error", "read the error beside it, mend the cause, and requeue it"},
 	{"header-invalid", "write", "a header's name or value cannot be sent", "use printable names and values without line breaks"},
 	{"header-reserved", "write", "a header's name is Onward's or the broker's own", "use another name"},
 	{"headers-too-large", "write", "names and values of the headers are larger than 8 KiB", "put it into the payload"},
