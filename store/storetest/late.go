@@ -183,9 +183,7 @@ func lateOutsideRoom(s *suite) {
 // pages have 8 messages.
 func (s *suite) pass(as store.Relay) (*relay, Tx, []string) {
 	s.Helper()
-	if as.Page = 8; s.partitions > 1000 {
-		as.Page = 40 // a read asks for no more partitions than a page has room for
-	}
+	as.Page = s.page(8)
 	r := s.join(as).holdAll()
 	keys := s.keysTogether(3)
 	tx := s.begin()
@@ -247,7 +245,7 @@ func latePassCrash(s *suite) {
 	}
 	r.settleAll() // whole reads: nothing of them may come again
 	next := r.successor()
-	next.as.Page = 8
+	next.as.Page = s.page(8)
 	s.wantPass(keys, append(got, next.drain()...))
 }
 

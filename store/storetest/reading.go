@@ -238,7 +238,7 @@ func backlogReadWhole(s *suite) {
 		s.send(chunk...)
 	}
 	as := s.long()
-	as.Page = 64
+	as.Page = s.page(64)
 	r := s.join(as).holdAll()
 	status := s.sink()
 	s.want("backlog", status.Backlog, 1000)

@@ -264,7 +264,7 @@ func latePassStays(s *suite) {
 	r.settleAll()
 	s.sweepAll()
 	next := r.successor()
-	next.as.Page = 8
+	next.as.Page = s.page(8)
 	for {
 		page, ts := next.page(next.room())
 		got = append(got, ts...)

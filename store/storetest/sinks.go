@@ -99,7 +99,7 @@ func passedOver(s *suite) {
 
 func selectionOfLate(s *suite) {
 	as := s.long()
-	as.Page = 8
+	as.Page = s.page(8)
 	r := s.joinAs(s.open(), as, store.Sink{Name: sinkName, Selection: outbox.Selection{Topics: []outbox.Pattern{"wanted"}}}).holdAll()
 	for _, n := range []int{3, 40} { // a page, and a late pass
 		tx := s.begin()

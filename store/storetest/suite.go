@@ -169,6 +169,15 @@ func (s *suite) keys(n int) []string {
 	return keys
 }
 
+// page is a small page, so that a test needs several. A read asks few partitions where its page is small: of very many a larger one is
+// small enough.
+func (s *suite) page(rows int) int {
+	if s.partitions > 1000 {
+		return 32 * rows
+	}
+	return rows
+}
+
 // keysTogether returns keys that lie in one partition.
 func (s *suite) keysTogether(n int) []string {
 	var keys []string
