@@ -54,6 +54,11 @@ var allowList = map[string]Allowance{
 		Theirs: ofRabbitMQ,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
+	"broker/redis": {
+		Ours:   []string{"outbox", "broker"},
+		Theirs: ofRedis,
+		Tests:  []string{"leaktest", "broker/brokertest"},
+	},
 	"broker/kafka": {
 		Ours:   []string{"outbox", "broker"},
 		Theirs: ofKafka,
@@ -106,6 +111,7 @@ var (
 		"github.com/klauspost/compress", "golang.org/x/crypto", "golang.org/x/sys",
 	}
 	ofRabbitMQ = []string{"github.com/rabbitmq/amqp091-go"}
+	ofRedis    = []string{"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"}
 	ofKafka    = []string{
 		"github.com/twmb/franz-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress", "github.com/pierrec/lz4/v4",
 	}
