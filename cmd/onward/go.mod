@@ -10,10 +10,12 @@ require (
 	github.com/onwardhq/onward/broker/kafka v0.1.0
 	github.com/onwardhq/onward/broker/nats v0.1.0
 	github.com/onwardhq/onward/broker/rabbitmq v0.1.0
+	github.com/onwardhq/onward/broker/redis v0.1.0
 	github.com/onwardhq/onward/broker/webhook v0.1.0
 	github.com/onwardhq/onward/store/postgres v0.1.0
 	github.com/onwardhq/onward/store/sqlite v0.1.0
 	github.com/rabbitmq/amqp091-go v1.16.0
+	github.com/redis/go-redis/v9 v9.22.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/twmb/franz-go v1.21.7
@@ -24,6 +26,7 @@ require (
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.7.2-default-no-op // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
@@ -40,6 +43,7 @@ require (
 	github.com/ncruces/go-strftime v1.0.0 // indirect
 	github.com/pierrec/lz4/v4 v4.1.26 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	go.uber.org/atomic v1.11.0 // indirect
 	golang.org/x/crypto v0.55.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect

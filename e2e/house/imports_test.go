@@ -71,8 +71,8 @@ var allowList = map[string]Allowance{
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
-		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq", "broker/webhook"},
-		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, ofKafka, ofRabbitMQ, []string{
+		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq", "broker/redis", "broker/webhook"},
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, ofKafka, ofRabbitMQ, ofRedis, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),
 		Tests: []string{"leaktest"},

@@ -19,6 +19,7 @@ import (
 	"github.com/onwardhq/onward/broker/kafka"
 	"github.com/onwardhq/onward/broker/nats"
 	"github.com/onwardhq/onward/broker/rabbitmq"
+	"github.com/onwardhq/onward/broker/redis"
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/relay"
@@ -226,6 +227,8 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 		}
 		o.Name = "onward-" + s.Name
 		return kafka.Dial(s.URL, o, kafkaConfig(s))
+	case "redis", "rediss":
+		return redis.Dial(s.URL, redis.Options{Name: "onward-" + s.Name}, redisConfig(s))
 	case "amqp", "amqps":
 		return rabbitmq.Dial(s.URL, rabbitmq.Options{Name: "onward " + s.Name}, rabbitConfig(s))
 	}
@@ -239,6 +242,14 @@ func natsConfig(s config.Sink) nats.Config {
 func kafkaConfig(s config.Sink) kafka.Config {
 	k := s.Kafka
 	return kafka.Config{Compression: k.Compression, Tombstone: k.Tombstone, CreateTopics: k.CreateTopics, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire()}
+}
+
+func redisConfig(s config.Sink) redis.Config {
+	r := s.Redis
+	return redis.Config{
+		MaxLen: int64(r.MaxLen), MaxAge: r.MaxAge, ExactTrim: r.ExactTrim, Fence: r.Fence, FenceFor: r.FenceFor, WaitAOF: r.WaitAOF,
+		AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire(),
+	}
 }
 
 func rabbitConfig(s config.Sink) rabbitmq.Config {

@@ -13,6 +13,7 @@ import (
 	"github.com/onwardhq/onward/broker/jsonl"
 	"github.com/onwardhq/onward/broker/kafka"
 	"github.com/onwardhq/onward/broker/rabbitmq"
+	"github.com/onwardhq/onward/broker/redis"
 	"github.com/onwardhq/onward/broker/webhook"
 	"github.com/onwardhq/onward/outbox"
 )
@@ -20,7 +21,7 @@ import (
 // The URL schemes that this program knows.
 var (
 	DatabaseSchemes = []string{"postgres", "postgresql", "sqlite"}
-	SinkSchemes     = []string{"nats", "kafka", "amqp", "amqps", "https", "http", "jsonl", "discard"}
+	SinkSchemes     = []string{"nats", "kafka", "amqp", "amqps", "redis", "rediss", "https", "http", "jsonl", "discard"}
 )
 
 var (
@@ -87,7 +88,7 @@ func (k *checker) oneOf(path, value string, words ...string) {
 	k.that(slices.Contains(words, value), path, "%q is not one of %s", value, strings.Join(words, ", "))
 }
 
-func atLeast[T int | ByteSize](k *checker, path string, value, least T) {
+func atLeast[T int | ByteSize | time.Duration](k *checker, path string, value, least T) {
 	k.that(value >= least, path, "is %v, the least is %v", value, least)
 }
 
@@ -164,6 +165,7 @@ func (k *checker) sink(path string, s *Sink) {
 	k.that(s.NATS.Stream != "" || s.Scheme() != "nats" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
 	k.kafka(path, s)
 	k.rabbitMQ(path, s)
+	k.redis(path, s)
 	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
 	k.that(s.NoDuplicates != "compare" || s.Scheme() == "nats" || s.URL == "", path+".no_duplicates", "%q is for nats: %s.url is another broker's", s.NoDuplicates, path)
 	k.wire(path, s)
@@ -230,6 +232,11 @@ func (k *checker) url(path, text string, schemes []string) {
 	}
 	if scheme == "kafka" {
 		_, err := kafka.ParseURL(text)
+		k.that(err == nil, path, "%v", err)
+		return
+	}
+	if scheme == "redis" || scheme == "rediss" {
+		err := redis.CheckURL(text)
 		k.that(err == nil, path, "%v", err)
 		return
 	}

@@ -13,6 +13,8 @@ var namesOf = map[string][]string{
 	"kafka":   {"topic_template", "key_template"},
 	"amqp":    {"routing_key_template"},
 	"amqps":   {"routing_key_template"},
+	"redis":   {"topic_template"},
+	"rediss":  {"topic_template"},
 	"jsonl":   nil,
 	"https":   nil,
 	"http":    nil,
