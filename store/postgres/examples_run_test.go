@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/onwardhq/onward/store"
 	"github.com/onwardhq/onward/store/postgres"
 	"github.com/onwardhq/onward/store/postgres/internal/pgtest"
@@ -31,7 +29,7 @@ func TestTheExamplesRun(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	db = stdlib.OpenDBFromPool(pool)
+	db = pgtest.Standard(t, pool)
 	if _, err := pool.Exec(ctx, `CREATE TABLE orders (id text PRIMARY KEY, state text NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}

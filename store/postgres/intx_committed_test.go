@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/store/postgres/internal/pgtest"
 )
 
 // Whoever is to be told of commits is told of each transaction once, when it is visible, and of none that was rolled back.
@@ -43,7 +43,7 @@ func TestCommittedIsCalledAfterEachCommit(t *testing.T) {
 	if err := w.InTx(t.Context(), db.Pool, func(context.Context, pgx.Tx) error { return failed }); !errors.Is(err, failed) {
 		t.Fatal(err)
 	}
-	must(sw.InTx(t.Context(), stdlib.OpenDBFromPool(db.Pool), func(ctx context.Context, _ *sql.Tx) error { return add(ctx) }))
+	must(sw.InTx(t.Context(), pgtest.Standard(t, db.Pool), func(ctx context.Context, _ *sql.Tx) error { return add(ctx) }))
 	if calls != 2 || visible != 3 {
 		t.Errorf("%d calls, the last saw %d messages; want 2 and 3", calls, visible)
 	}

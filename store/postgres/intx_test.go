@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store/postgres/internal/pgtest"
@@ -40,7 +39,7 @@ func onBoth(t *testing.T, f func(t *testing.T, db *pgtest.DB, in inTx)) {
 	t.Run("database/sql", func(t *testing.T) {
 		t.Parallel()
 		db := newOutbox(t, 64)
-		std := stdlib.OpenDBFromPool(db.Pool)
+		std := pgtest.Standard(t, db.Pool)
 		t.Cleanup(func() { _ = std.Close() })
 		f(t, db, sqlInTx(config(db), std))
 	})
@@ -474,7 +473,7 @@ func TestInTxRefusesWhatItCannotUse(t *testing.T) {
 func TestInTxOfThePackageWritesToTheDefaultTables(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	std := stdlib.OpenDBFromPool(db.Pool)
+	std := pgtest.Standard(t, db.Pool)
 	defer func() { _ = std.Close() }()
 	message := outbox.Message{Topic: "t", Type: "t"}
 	for _, err := range []error{

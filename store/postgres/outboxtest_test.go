@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/outbox/outboxtest"
+	"github.com/onwardhq/onward/store/postgres/internal/pgtest"
 )
 
 // noted is a test that notes how it failed.
@@ -31,7 +31,7 @@ func (n *noted) Fatalf(format string, args ...any) {
 func TestRequireWrittenAsksTheTransaction(t *testing.T) {
 	t.Parallel()
 	db := newOutbox(t, 64)
-	std := stdlib.OpenDBFromPool(db.Pool)
+	std := pgtest.Standard(t, db.Pool)
 	defer func() { _ = std.Close() }()
 	paid := outbox.Message{Topic: "orders", Key: "7", Type: "OrderPaid", ContentType: "application/json", Payload: []byte(`{"b": 1, "a": 2}`)}
 	shipped := outbox.Message{Topic: "orders", Key: "7", Type: "OrderShipped"}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
@@ -22,7 +21,7 @@ func TestAWriteThatCannotBeWritesNothingAndSaysSo(t *testing.T) {
 	t.Parallel()
 	db := newOutbox(t, 64)
 	w, s := NewWriter(config(db)), NewSQLWriter(config(db))
-	std := stdlib.OpenDBFromPool(db.Pool)
+	std := pgtest.Standard(t, db.Pool)
 	m := outbox.Message{Topic: "t", Type: "t"}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -145,7 +144,7 @@ func TestAnSQLTransactionEndsWithItsContext(t *testing.T) {
 	db := newOutbox(t, 64)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	tx, err := stdlib.OpenDBFromPool(db.Pool).BeginTx(ctx, nil)
+	tx, err := pgtest.Standard(t, db.Pool).BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +197,7 @@ func TestABatchThatCannotBeSentWritesNothing(t *testing.T) {
 func TestAWriteThatIsCancelledWhileItWaitsWritesNothing(t *testing.T) {
 	t.Parallel()
 	db := newOutbox(t, 64)
-	std := stdlib.OpenDBFromPool(db.Pool)
+	std := pgtest.Standard(t, db.Pool)
 	m := outbox.Message{ID: outbox.NewID(), Topic: "t", Type: "t"}
 	first, err := db.Pool.Begin(t.Context())
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store/postgres/internal/pgtest"
@@ -52,7 +51,7 @@ func accesses(t testing.TB, db *pgtest.DB) []access {
 		}})
 	}
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeSimpleProtocol} {
-		std := stdlib.OpenDBFromPool(producer(t, db, mode))
+		std := pgtest.Standard(t, producer(t, db, mode))
 		t.Cleanup(func() { _ = std.Close() })
 		all = append(all, access{"database/sql " + mode.String(), func(ctx context.Context, c WriterConfig, ms []outbox.Message) ([]outbox.Receipt, error) {
 			tx, err := std.BeginTx(ctx, nil)

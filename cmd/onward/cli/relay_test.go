@@ -19,6 +19,8 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/onwardhq/onward/leaktest"
 )
 
 // lines is an output that can be read while a run writes it.
@@ -307,7 +309,7 @@ func buildBinary() (file string, err error) {
 }
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := leaktest.Main(m)
 	if binaryDir != "" {
 		_ = os.RemoveAll(binaryDir)
 	}

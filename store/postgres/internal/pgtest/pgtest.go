@@ -5,6 +5,7 @@ package pgtest
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"encoding/hex"
 	"os"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // What the environment decides for a whole run.
@@ -97,6 +99,13 @@ func Connect(t testing.TB, url string, tune func(*pgxpool.Config)) *pgxpool.Pool
 	}
 	t.Cleanup(func() { closePool(t, pool) })
 	return pool
+}
+
+// Standard is the pool for database/sql, closed when the test ends.
+func Standard(t testing.TB, pool *pgxpool.Pool) *sql.DB {
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }
 
 // closePool does not wait for ever for a connection that a test forgot to release.
