@@ -151,7 +151,7 @@ func returnsWhileSilent(s *suite) {
 	p := s.publisher()
 	s.accept(p, s.batch("a"))
 	thaw := s.Freeze(s.T)
-	ctx, cancel := context.WithTimeout(s.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
 	defer cancel()
 	var started []*answers
 	want := map[string]broker.Outcome{}

@@ -335,8 +335,14 @@ func (w *world) checkPublish(r *run, e *core.Publish) {
 		if store.Holding(pauses, env.Topic, env.Key) != nil {
 			w.fail("%s publishes %s, which is known to be paused", r.name, m)
 		}
-		if m.sent > 0 && !m.answered && w.overdue(m) && !m.granted { // nobody waits for the answer to that copy any more
-			m.allow("timeout")
+		if m.sent > 0 && !m.answered && w.overdue(m) { // nobody waits for the answer to that copy any more
+			m.spent++
+			if !m.granted {
+				m.allow("timeout")
+			}
+		}
+		if env.Attempt > 1+m.spent {
+			w.fail("%s publishes %s as attempt %d, and %d answers may have cost it one", r.name, m, env.Attempt, m.spent)
 		}
 		if m.openIn != r {
 			r.sentOut = append(r.sentOut, m)
@@ -354,6 +360,9 @@ func (w *world) overdue(m *entry) bool { return w.now-m.sent >= w.knobs.rules.Pu
 func (w *world) answered(m *entry, sent time.Duration, o broker.Outcome) {
 	if m.sent == sent {
 		m.answered = true
+	}
+	if o == broker.Retry || o == broker.Rejected || o == broker.Uncertain { // no other one costs an attempt
+		m.spent++
 	}
 	if o > broker.Duplicate {
 		m.failed = true

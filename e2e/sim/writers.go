@@ -36,6 +36,7 @@ type entry struct {
 	answered           bool // the last copy was
 	granted            bool // a further copy was allowed because the answer to the last one came too late
 	countedIn          *run // in whose window it stands
+	spent              int  // answers, and missing ones, that may have cost it an attempt
 	slow               bool // it was parked while the last copy was under way, and stands in no window any more
 }
 

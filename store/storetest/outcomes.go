@@ -34,7 +34,7 @@ func (r *relay) scheduled(name, key string, wait time.Duration) {
 
 func scheduledWaitsAlone(s *suite) {
 	r := s.alone()
-	const wait = 500 * time.Millisecond
+	const wait = 2 * time.Second
 	at := s.now()
 	r.scheduled("scheduled", "k", wait)
 	r.scheduled("hours later", "k", 3*time.Hour)
@@ -65,7 +65,7 @@ func scheduledWaitsAlone(s *suite) {
 
 func scheduledJoinsBehind(s *suite) {
 	r := s.alone()
-	const wait = 300 * time.Millisecond
+	const wait = 2 * time.Second
 	r.scheduled("scheduled", "k", wait)
 	r.scheduled("scheduled of a blocked key", "dead", wait)
 	s.sendNamed("dead", "corpse")
