@@ -261,9 +261,16 @@ func connected(tb testing.TB, p *Publisher) *Publisher {
 	}()
 	until(tb, "the publisher is connected", func() bool {
 		last = p.Check(tb.Context())
-		return last == nil
+		return last == nil && p.takesEverywhere()
 	})
 	return p
+}
+
+// takesEverywhere reports whether each channel is open: a connection that is frozen before that sends nothing on the others.
+func (p *Publisher) takesEverywhere() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.link != nil && !slices.ContainsFunc(p.link.lanes, func(l *lane) bool { return l.channel == nil })
 }
 
 func closeNow(p *Publisher) {
