@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/onwardhq/onward/broker/brokertest"
 )
 
 // node is a server that one test starts, stops, kills and configures.
@@ -31,7 +33,7 @@ func newNode(tb testing.TB, settings ...string) *node {
 	if program == "" {
 		tb.Skip(`ONWARD_TEST_RABBITMQ_SERVER is not set: dev/services up rabbitmq && eval "$(dev/services env rabbitmq)" (with the package rabbitmq-server installed)`)
 	}
-	n := &node{tb: tb, program: program, dir: tb.TempDir(), port: freePort(), settings: settings}
+	n := &node{tb: tb, program: program, dir: tb.TempDir(), port: brokertest.FreePort(), settings: settings}
 	tb.Cleanup(n.kill)
 	n.start()
 	return n

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -87,14 +88,14 @@ func TestAProcessThatStoodStillBelievesNoConfirmation(t *testing.T) {
 	b := newBench(t, commonURL(t))
 	x, through := newProxy(t, b.url)
 	p := connected(t, b.publisherAt(through, Config{}))
-	x.freeze()
+	x.Freeze()
 	answers := start(p, messages(3, b.topic))
 	p.untilSent(t, 3)
 	p.pulse.Store(-int64(standstill)) // as if the watch had not looked since
 	for _, r := range answers(t) {
 		want(t, r, connectionLost)
 	}
-	x.thaw()
+	x.Thaw()
 	want(t, publish(t, t.Context(), connected(t, p), message(b.topic, ""))[0], taken)
 }
 
@@ -102,7 +103,7 @@ func TestAProcessThatStoodStillBelievesNoConfirmation(t *testing.T) {
 func TestTheNextAddressIsTaken(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, commonURL(t))
-	p := connected(t, b.publisherAt(fmt.Sprintf("amqp://127.0.0.1:%d, %s", freePort(), b.url), Config{}))
+	p := connected(t, b.publisherAt(fmt.Sprintf("amqp://127.0.0.1:%d, %s", brokertest.FreePort(), b.url), Config{}))
 	want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], taken)
 }
 

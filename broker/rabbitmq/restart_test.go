@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 	"github.com/onwardhq/onward/outbox"
 )
 
 // What concerns a whole server: one node for all of it, because a start takes its time.
 func TestSituationsOnANodeOfItsOwn(t *testing.T) {
 	t.Parallel()
-	securePort := freePort()
+	securePort := brokertest.FreePort()
 	authority, secure := withTLS(t, securePort)
 	n := newNode(t, append(secure, "max_message_size = 262144")...)
 	n.control("await_startup") // it takes connections a moment earlier than commands

@@ -2,11 +2,8 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -32,18 +29,6 @@ func commonURL(tb testing.TB) string {
 		tb.Skip(`ONWARD_TEST_RABBITMQ_URL is not set: dev/services up rabbitmq && eval "$(dev/services env rabbitmq)"`)
 	}
 	return u
-}
-
-// freePort is below the range of outgoing connections.
-func freePort() int {
-	for {
-		port := 20000 + rand.IntN(12000)
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
-		if err == nil {
-			_ = l.Close()
-			return port
-		}
-	}
 }
 
 // nodeStart is how long a node may take to start: 5 s alone, and many times that on a busy machine.
@@ -343,130 +328,11 @@ func want(tb testing.TB, r broker.Result, s situation) {
 	}
 }
 
-// proxy stands between a publisher and the server, and is cut, frozen and opened again.
-type proxy struct {
-	tb       testing.TB
-	port     int
-	server   string
-	mu       sync.Mutex
-	listener net.Listener
-	conns    map[net.Conn]struct{}
-	frozen   chan struct{} // closed when it thaws; nil: it flows
-	group    sync.WaitGroup
-}
-
 // newProxy makes one, and returns the publisher's address of it.
-func newProxy(tb testing.TB, url string) (*proxy, string) {
+func newProxy(tb testing.TB, url string) (*brokertest.Proxy, string) {
 	tb.Helper()
 	at, rest, _ := strings.Cut(url, "@")
 	host, path, _ := strings.Cut(rest, "/")
-	x := &proxy{tb: tb, port: freePort(), server: host, conns: map[net.Conn]struct{}{}}
-	x.start()
-	tb.Cleanup(func() {
-		x.thaw()
-		x.stop()
-		x.group.Wait()
-	})
-	return x, fmt.Sprintf("%s@127.0.0.1:%d/%s", at, x.port, path)
-}
-
-func (x *proxy) start() {
-	x.tb.Helper()
-	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", x.port))
-	if err != nil {
-		x.tb.Fatal(err)
-	}
-	x.mu.Lock()
-	x.listener = l
-	x.mu.Unlock()
-	x.group.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s, err := net.Dial("tcp", x.server)
-			if err != nil {
-				_ = c.Close()
-				continue
-			}
-			if !x.keep(c, s) {
-				return
-			}
-			x.group.Go(func() { x.copy(s, c) })
-			x.group.Go(func() { x.copy(c, s) })
-		}
-	})
-}
-
-// keep remembers a pair, or ends it where the proxy was stopped meanwhile.
-func (x *proxy) keep(pair ...net.Conn) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, c := range pair {
-		if x.listener == nil {
-			_ = c.Close()
-		} else {
-			x.conns[c] = struct{}{}
-		}
-	}
-	return x.listener != nil
-}
-
-func (x *proxy) copy(to, from net.Conn) {
-	buffer := make([]byte, 16<<10)
-	for {
-		n, err := from.Read(buffer)
-		x.mu.Lock()
-		frozen := x.frozen
-		x.mu.Unlock()
-		if frozen != nil {
-			<-frozen
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				break
-			}
-		}
-		if err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-				x.tb.Logf("proxy: %v", err)
-			}
-			break
-		}
-	}
-	_ = from.Close()
-	_ = to.Close()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.conns, from)
-	delete(x.conns, to)
-}
-
-// stop breaks what there is, and takes nothing new.
-func (x *proxy) stop() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.listener != nil {
-		_ = x.listener.Close()
-		x.listener = nil
-	}
-	for c := range x.conns {
-		_ = c.Close()
-	}
-}
-
-func (x *proxy) freeze() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.frozen = make(chan struct{})
-}
-
-func (x *proxy) thaw() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.frozen != nil {
-		close(x.frozen)
-		x.frozen = nil
-	}
+	x := brokertest.NewProxy(tb, host)
+	return x, at + "@" + x.Address() + "/" + path
 }

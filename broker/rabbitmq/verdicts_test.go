@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -166,7 +167,7 @@ var drives = [situations]func(t *testing.T){
 	},
 	blocked: onTheNode,
 	notConnected: func(t *testing.T) {
-		p, err := Dial(fmt.Sprintf("amqp://127.0.0.1:%d", freePort()), Options{}, Config{})
+		p, err := Dial(fmt.Sprintf("amqp://127.0.0.1:%d", brokertest.FreePort()), Options{}, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,14 +198,14 @@ var drives = [situations]func(t *testing.T){
 		b := newBench(t, commonURL(t))
 		x, through := newProxy(t, b.url)
 		p := connected(t, b.publisherAt(through, Config{Channels: 1}))
-		x.freeze()
+		x.Freeze()
 		if err := b.channel.ExchangeDelete(b.exchange, false, false); err != nil {
 			t.Fatal(err)
 		}
 		batch := messages(3, b.topic)
 		answers := start(p, batch)
 		p.untilSent(t, 3)
-		x.thaw()
+		x.Thaw()
 		for _, r := range answers(t) {
 			want(t, r, channelClosed)
 		}
@@ -216,41 +217,41 @@ var drives = [situations]func(t *testing.T){
 		b := newBench(t, commonURL(t))
 		x, through := newProxy(t, b.url)
 		p := connected(t, b.publisherAt(through, Config{}))
-		x.freeze()
+		x.Freeze()
 		answers := start(p, messages(3, b.topic))
 		p.untilSent(t, 3)
-		x.stop()
+		x.Stop()
 		for _, r := range answers(t) {
 			want(t, r, connectionLost)
 		}
-		x.thaw()
+		x.Thaw()
 	},
 	noAnswer: func(t *testing.T) {
 		b := newBench(t, commonURL(t))
 		x, through := newProxy(t, b.url)
 		p := connected(t, b.publisherAt(through, Config{AckTimeout: 100 * time.Millisecond}))
-		x.freeze()
+		x.Freeze()
 		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], noAnswer)
-		x.thaw()
+		x.Thaw()
 	},
 	contextEnded: func(t *testing.T) {
 		b := newBench(t, commonURL(t))
 		x, through := newProxy(t, b.url)
 		p := connected(t, b.publisherAt(through, Config{}))
-		x.freeze()
+		x.Freeze()
 		want(t, cutShort(t, p, message(b.topic, "")), contextEnded)
-		x.thaw()
+		x.Thaw()
 	},
 	unclear: func(t *testing.T) {
 		b := newBench(t, commonURL(t))
 		x, through := newProxy(t, b.url)
 		p := connected(t, b.publisherAt(through, Config{}))
-		x.freeze()
+		x.Freeze()
 		m := message(b.topic+".elsewhere", "")
 		want(t, cutShort(t, p, m), contextEnded)
 		answers := start(p, []broker.Envelope{m})
 		p.untilSent(t, 2)
-		x.thaw()
+		x.Thaw()
 		want(t, answers(t)[0], unclear)
 		want(t, publish(t, t.Context(), p, m)[0], unroutable)
 	},

@@ -20,11 +20,11 @@ func TestConformanceWithAConnectionThatFails(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T) brokertest.Harness {
 		x, through := newProxy(t, url)
 		h := newBench(t, url).harness(through)
-		h.Stop = func(*testing.T) { x.stop() }
-		h.Start = func(*testing.T) { x.start() }
+		h.Stop = func(*testing.T) { x.Stop() }
+		h.Start = func(*testing.T) { x.Start() }
 		h.Freeze = func(*testing.T) func() {
-			x.freeze()
-			return x.thaw
+			x.Freeze()
+			return x.Thaw
 		}
 		return h
 	})

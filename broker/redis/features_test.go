@@ -124,7 +124,7 @@ func TestCloseEndsWhileTheServerIsSilent(t *testing.T) {
 	b := newBench(t, commonURL(t))
 	x, through := newProxy(t, b.url)
 	p := connected(t, b.publisherAt(through, Config{}))
-	x.freeze()
+	x.Freeze()
 	before := p.written()
 	answers := start(p, messages(2, b.topic))
 	p.untilWritten(t, before)
@@ -135,7 +135,7 @@ func TestCloseEndsWhileTheServerIsSilent(t *testing.T) {
 		want(t, r, contextEnded)
 	}
 	until(t, "its goroutines have ended", func() bool { return isClosed(p.finished) })
-	x.thaw()
+	x.Thaw()
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -34,18 +33,6 @@ func commonURL(tb testing.TB) string {
 		tb.Skip(`ONWARD_TEST_REDIS_URL is not set: dev/services up redis && eval "$(dev/services env redis)"`)
 	}
 	return u
-}
-
-// freePort is below the range of outgoing connections.
-func freePort() int {
-	for {
-		port := 20000 + rand.IntN(12000)
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
-		if err == nil {
-			_ = l.Close()
-			return port
-		}
-	}
 }
 
 // until polls a condition.
@@ -259,7 +246,7 @@ func newServer(tb testing.TB, settings ...string) *server {
 	if os.Getenv("ONWARD_TEST_REDIS_SERVER") == "" {
 		tb.Skip(`ONWARD_TEST_REDIS_SERVER is not set: dev/services up redis && eval "$(dev/services env redis)"`)
 	}
-	s := &server{tb: tb, dir: tb.TempDir(), port: freePort()}
+	s := &server{tb: tb, dir: tb.TempDir(), port: brokertest.FreePort()}
 	tb.Cleanup(s.kill)
 	s.start(settings...)
 	s.untilUp()
@@ -314,4 +301,11 @@ func parsePosition(id string) (parts [2]uint64) {
 	parts[0], _ = strconv.ParseUint(ms, 10, 64)
 	parts[1], _ = strconv.ParseUint(seq, 10, 64)
 	return parts
+}
+
+// newProxy makes one, and returns the publisher's address of it.
+func newProxy(tb testing.TB, url string) (*brokertest.Proxy, string) {
+	tb.Helper()
+	x := brokertest.NewProxy(tb, strings.TrimPrefix(url, "redis://"))
+	return x, "redis://" + x.Address()
 }

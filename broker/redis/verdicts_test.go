@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -132,7 +133,7 @@ var drives = [situations]func(t *testing.T){
 	loading: nil, // *
 	notConnected: func(t *testing.T) {
 		b := newServer(t, "--requirepass", "secret").bench()
-		for _, url := range []string{fmt.Sprintf("redis://127.0.0.1:%d", freePort()), b.url, strings.Replace(b.url, "//", "//:wrong@", 1)} {
+		for _, url := range []string{fmt.Sprintf("redis://127.0.0.1:%d", brokertest.FreePort()), b.url, strings.Replace(b.url, "//", "//:wrong@", 1)} {
 			p := b.publisherAt(url, Config{})
 			var err error
 			until(t, "the first try has failed", func() bool {
@@ -202,15 +203,15 @@ var drives = [situations]func(t *testing.T){
 		b := newBench(t, commonURL(t))
 		x, through := newProxy(t, b.url)
 		p := connected(t, b.publisherAt(through, Config{}))
-		x.freeze()
+		x.Freeze()
 		before := p.written()
 		answers := start(p, messages(3, b.topic))
 		p.untilWritten(t, before)
-		x.stop()
+		x.Stop()
 		for _, r := range answers(t) {
 			want(t, r, connectionLost)
 		}
-		x.thaw()
+		x.Thaw()
 	},
 	noAnswer: func(t *testing.T) {
 		s := newServer(t)
@@ -224,9 +225,9 @@ var drives = [situations]func(t *testing.T){
 		b := newBench(t, commonURL(t))
 		x, through := newProxy(t, b.url)
 		p := connected(t, b.publisherAt(through, Config{}))
-		x.freeze()
+		x.Freeze()
 		want(t, cutShort(t, p, message(b.topic, "")), contextEnded)
-		x.thaw()
+		x.Thaw()
 	},
 	notOnDisk: nil, // *
 }

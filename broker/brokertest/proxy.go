@@ -1,19 +1,37 @@
-package redis
+package brokertest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 )
 
-// proxy stands between a publisher and the server, and is cut, frozen and opened again.
-type proxy struct {
+// FreePort is a port of this machine on which nothing listens now, below the range of outgoing connections.
+func FreePort() int {
+	for {
+		port := 20000 + rand.IntN(12000) //nolint:gosec // any will do
+		l, err := listen(fmt.Sprint("127.0.0.1:", port))
+		if err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+}
+
+func listen(address string) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+}
+
+// Proxy stands between a publisher and its server, and is stopped, started, frozen and thawed: Harness.Stop, Start and Freeze of any
+// broker that is reached over TCP. It is safe for concurrent use.
+type Proxy struct {
 	tb       testing.TB
-	port     int
+	address  string
 	server   string
 	mu       sync.Mutex
 	listener net.Listener
@@ -22,22 +40,26 @@ type proxy struct {
 	group    sync.WaitGroup
 }
 
-// newProxy makes one, and returns the publisher's address of it.
-func newProxy(tb testing.TB, url string) (*proxy, string) {
+// NewProxy makes a proxy of the server at this host and port. It ends with the test.
+func NewProxy(tb testing.TB, server string) *Proxy {
 	tb.Helper()
-	x := &proxy{tb: tb, port: freePort(), server: strings.TrimPrefix(url, "redis://"), conns: map[net.Conn]struct{}{}}
-	x.start()
+	x := &Proxy{tb: tb, address: fmt.Sprint("127.0.0.1:", FreePort()), server: server, conns: map[net.Conn]struct{}{}}
+	x.Start()
 	tb.Cleanup(func() {
-		x.thaw()
-		x.stop()
+		x.Thaw()
+		x.Stop()
 		x.group.Wait()
 	})
-	return x, fmt.Sprintf("redis://127.0.0.1:%d", x.port)
+	return x
 }
 
-func (x *proxy) start() {
+// Address is where a publisher finds it: host and port, which stay.
+func (x *Proxy) Address() string { return x.address }
+
+// Start takes connections, after a Stop again at the same address.
+func (x *Proxy) Start() {
 	x.tb.Helper()
-	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", x.port))
+	l, err := listen(x.address)
 	if err != nil {
 		x.tb.Fatal(err)
 	}
@@ -50,7 +72,7 @@ func (x *proxy) start() {
 			if err != nil {
 				return
 			}
-			s, err := net.Dial("tcp", x.server)
+			s, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", x.server)
 			if err != nil {
 				_ = c.Close()
 				continue
@@ -65,7 +87,7 @@ func (x *proxy) start() {
 }
 
 // keep remembers a pair, or ends it where the proxy was stopped meanwhile.
-func (x *proxy) keep(pair ...net.Conn) bool {
+func (x *Proxy) keep(pair ...net.Conn) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, c := range pair {
@@ -78,7 +100,7 @@ func (x *proxy) keep(pair ...net.Conn) bool {
 	return x.listener != nil
 }
 
-func (x *proxy) copy(to, from net.Conn) {
+func (x *Proxy) copy(to, from net.Conn) {
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -108,8 +130,8 @@ func (x *proxy) copy(to, from net.Conn) {
 	delete(x.conns, to)
 }
 
-// stop breaks what there is, and takes nothing new.
-func (x *proxy) stop() {
+// Stop breaks what there is, and takes nothing new.
+func (x *Proxy) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.listener != nil {
@@ -121,13 +143,15 @@ func (x *proxy) stop() {
 	}
 }
 
-func (x *proxy) freeze() {
+// Freeze lets nothing through, while connections stay; Thaw ends it.
+func (x *Proxy) Freeze() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.frozen = make(chan struct{})
 }
 
-func (x *proxy) thaw() {
+// Thaw lets through what waited, and what comes.
+func (x *Proxy) Thaw() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.frozen != nil {
