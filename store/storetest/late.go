@@ -16,6 +16,7 @@ var late = []spec{
 	{"LateMessagesComeFromPartitionsOutsideRoom", severalWriters(lateOutsideRoom)},
 	{"MoreLateMessagesThanAPageComeInOrder", severalWriters(latePass)},
 	{"MoreLateMessagesThanAPageSurviveACrash", severalWriters(latePassCrash)},
+	{"FreshMessagesWaitForMoreLateOnesThanAPage", severalWriters(freshWaitForLatePass)},
 	{"ALateMessageThatHasItsOutcomeDoesNotComeAgain", severalWriters(lateOutcomesStand)},
 }
 
@@ -230,6 +231,35 @@ func ofKey(ts []taken, key string) (found []taken) {
 		}
 	}
 	return found
+}
+
+// freshWaitForLatePass: a read asks some partitions for fresh messages, so every partition has late ones and a fresh one.
+func freshWaitForLatePass(s *suite) {
+	as := s.long()
+	as.Page = s.page(8)
+	r := s.join(as).holdAll()
+	keys := s.keys(min(64, s.partitions))
+	tx := s.begin()
+	var want []string
+	for i := range 2 + 16/len(keys) {
+		want = append(want, fmt.Sprintf("late %d", i))
+		for _, key := range keys {
+			s.write(tx, s.message(want[i], key))
+		}
+	}
+	for _, key := range keys {
+		s.sendNamed(key, "early")
+	}
+	s.want("early ones", len(r.drain()), len(keys))
+	r.settleAll()
+	s.commit(tx)
+	for _, key := range keys {
+		s.sendNamed(key, "fresh")
+	}
+	got := r.drain()
+	for _, key := range keys {
+		s.want(key, names(ofKey(got, key)), append(want, "fresh"))
+	}
 }
 
 func latePassCrash(s *suite) {

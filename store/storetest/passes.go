@@ -168,14 +168,14 @@ func pastTheMark(s *suite) {
 	s.want("past where nobody asks", len(page.Past), 0)
 	r.close()
 	r = s.alone()
-	all := names(r.drainToMark(3, func(n int) { s.sendNamed(keys[n%len(keys)], "later") }))
+	all := names(r.drainToMark(s.page(3), func(n int) { s.sendNamed(keys[n%len(keys)], "later") }))
 	for _, name := range before {
 		if !slices.Contains(all, name) {
 			s.Errorf("%s was there before, and was not given", name)
 		}
 	}
 	r.settleAll()
-	s.want("past once it is", len(r.past(first(r.page(r.markRoom(3))))), s.partitions)
+	s.want("past once it is", len(r.past(first(r.page(r.markRoom(s.page(3)))))), s.partitions)
 }
 
 func first[A, B any](a A, _ B) A { return a }
@@ -185,7 +185,7 @@ func pastWhatIsLeft(s *suite) {
 		s.sendNamed("k", "left")
 	}
 	as := s.joinAs(s.open(), s.long(), store.Sink{Name: "none", Selection: outbox.Selection{Topics: []outbox.Pattern{"nothing"}}}).holdAll()
-	s.want("what it takes", len(as.drainToMark(3, func(int) { s.sendNamed("k", "left") })), 0)
+	s.want("what it takes", len(as.drainToMark(s.page(3), func(int) { s.sendNamed("k", "left") })), 0)
 }
 
 func pastWhatIsLate(s *suite) {
@@ -199,7 +199,7 @@ func pastWhatIsLate(s *suite) {
 	s.commit(early)
 	r.close()
 	next := s.alone()
-	s.want("the next one", names(next.drainToMark(10, func(int) {})), []string{"early"})
+	s.want("the next one", names(next.drainToMark(s.page(10), func(int) {})), []string{"early"})
 	s.commit(never)
 	s.want("what comes when all is past", names(next.drain()), []string{"never"})
 }

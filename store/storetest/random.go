@@ -240,7 +240,7 @@ func (c *schedule) renewWorker(w *worker) {
 func (c *schedule) readSome(w *worker) {
 	room := w.room()
 	if c.IntN(3) == 0 {
-		room.Messages = 1 + c.IntN(5)
+		room.Messages = c.page(1 + c.IntN(5))
 	}
 	if c.IntN(4) == 0 {
 		room.Partitions = slices.DeleteFunc(room.Partitions, func(int) bool { return c.IntN(2) == 0 })

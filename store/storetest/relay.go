@@ -57,7 +57,7 @@ func (s *suite) long() store.Relay {
 func (s *suite) short() store.Relay {
 	r := s.long()
 	r.Lease, r.Heartbeat = s.ShortLease, s.ShortLease/4
-	if s.partitions > 1000 { // claiming them must not take as long as the lease
+	if s.many() { // claiming them must not take as long as the lease
 		r.Lease, r.Heartbeat = 10*r.Lease, 10*r.Heartbeat
 	}
 	return r

@@ -45,7 +45,7 @@ type Harness struct {
 	ShortLease time.Duration
 	// RetainRows is how many messages one call of store.Retainer removes at most; 0: 5000.
 	RetainRows int
-	// Patience is how long the suite waits for what must come; 0: 30s.
+	// Patience is how long the suite waits for what must come; 0: 30s, with over 1,000 partitions 5m.
 	Patience time.Duration
 }
 

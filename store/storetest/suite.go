@@ -35,13 +35,16 @@ func (s *suite) complete() {
 	if s.RetainRows == 0 {
 		s.RetainRows = 5000
 	}
-	if s.Patience == 0 {
-		s.Patience = 30 * time.Second
-	}
 	s.ctx = s.Context()
 	info, err := s.open().Info(s.ctx)
 	s.ok(err, "info")
 	s.partitions = info.Partitions
+	if s.Patience == 0 {
+		s.Patience = 30 * time.Second
+		if s.many() {
+			s.Patience *= 10
+		}
+	}
 }
 
 func (s *suite) ok(err error, what string) {
@@ -169,11 +172,14 @@ func (s *suite) keys(n int) []string {
 	return keys
 }
 
+// many says that there are so many partitions that what a test does with all of them takes long.
+func (s *suite) many() bool { return s.partitions > 1000 }
+
 // page is a small page, so that a test needs several. A read asks few partitions where its page is small: of very many a larger one is
 // small enough.
 func (s *suite) page(rows int) int {
-	if s.partitions > 1000 {
-		return 32 * rows
+	if s.many() {
+		return max(32*rows, s.partitions/8)
 	}
 	return rows
 }
