@@ -107,12 +107,7 @@ func (d *database) count(table string) (n int) {
 // untilParked waits until so many messages are parked.
 func (d *database) untilParked(n int, by *process) error {
 	d.until(fmt.Sprintf("%d messages are parked", n), func() bool { return d.count("parked") == n })
-	select {
-	case <-by.ended:
-		return fmt.Errorf("the relay has ended: %w\n%s", by.err, by.out.String())
-	default:
-		return nil
-	}
+	return d.alive(by)
 }
 
 func (s *stage) until(what string, holds func() bool) {

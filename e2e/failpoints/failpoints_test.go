@@ -19,6 +19,7 @@ var crashes = map[string]func(*testing.T, string){
 	"relay.settle.published":      underLoad(3), // published, and not settled
 	"postgres.settle.before":      underLoad(3),
 	"postgres.settle.committed":   underLoad(3), // settled, and the relay does not know
+	"postgres.claim.before":       claimingLate,
 	"postgres.claim.committed":    underLoad(1), // claimed, and the relay does not know
 	"relay.giveback.settled":      givingBack,   // settled, and not given back
 	"postgres.giveback.committed": givingBack,
@@ -126,6 +127,29 @@ func givingBack(t *testing.T, line string) {
 	s.must(s.collector.WaitFor(t.Context(), 50, patience))
 	s.relay("b", "")
 	s.killed(first, line)
+	s.proven(s.written())
+}
+
+// claimingLate: a relay that stood still is taken over by one of another sink, which leaves the partitions free, before it claims them.
+func claimingLate(t *testing.T, line string) {
+	s := onPostgres(t, "")
+	s.load()
+	late := s.relay("late", fmt.Sprintf("%s=sleep:%v", line, 3*lease))
+	registered := func(n int) func() bool {
+		return func() bool {
+			s.must(s.alive(late))
+			var found int
+			s.must(s.pool.QueryRow(t.Context(), `SELECT count(*) FROM `+s.name+`.outbox_relays WHERE name = 'late'`).Scan(&found))
+			return found == n
+		}
+	}
+	s.until("it is registered", registered(1))
+	s.run("", "relay", "--set", "relay.name=other", "--set", "sinks[0].name=other", "--set", "sinks[0].topics=nothing")
+	s.until("it is taken over", registered(0))
+	s.until("it has claimed, and knows that it was taken over", func() bool { return strings.Contains(late.out.String(), "another relay has taken over") })
+	s.must(late.cmd.Process.Kill())
+	<-late.ended
+	s.relay("next", "")
 	s.proven(s.written())
 }
 

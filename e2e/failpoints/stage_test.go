@@ -153,6 +153,16 @@ func (s *stage) relay(name, failpoints string) *process {
 	return s.run(failpoints, "relay", "--set", "relay.name="+name)
 }
 
+// alive says why a process that should run has ended.
+func (s *stage) alive(p *process) error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("the program has ended: %w\n%s", p.err, p.out.String())
+	default:
+		return nil
+	}
+}
+
 // killed waits until the process has ended itself at the line.
 func (s *stage) killed(p *process, line string) {
 	s.t.Helper()

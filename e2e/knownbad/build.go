@@ -39,9 +39,9 @@ type Edit struct {
 
 // machines are what may find a bad build: the seeded simulator of several relays; the unreliable world around one machine,
 // seeded as well; scripts of single rules of the machine; the conformance suites of stores and brokers; servers that die, are
-// promoted or restored under relays and writers that are processes; the rules of one store; and tests that count what something
+// promoted or restored under relays and writers that are processes; relays that end or stand still at marked lines; the rules of one store; and tests that count what something
 // costs.
-var machines = []string{"simulator", "world", "script", "conformance", "disaster", "rules", "figure"}
+var machines = []string{"simulator", "world", "script", "conformance", "disaster", "failpoints", "rules", "figure"}
 
 // Load reads every bad build of a folder, by name.
 func Load(folder string) ([]Build, error) {

@@ -145,11 +145,13 @@ type event struct{ Action, Package, ImportPath, Test, Output string }
 
 func (c *Check) run(ctx context.Context, root, overlay string) (*outcome, error) {
 	args := []string{"test", "-json", "-vet=off", "-timeout", timeout, "-run", c.Run}
-	if overlay != "" {
-		args = append(args, "-count=1", "-overlay", overlay)
+	env := append(os.Environ(), c.Env...)
+	if overlay != "" { // in the environment: a test may build programs
+		args = append(args, "-count=1")
+		env = append(env, strings.TrimSpace("GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	}
 	test := exec.CommandContext(ctx, "go", append(args, c.Package)...)
-	test.Dir, test.Env = root, append(os.Environ(), c.Env...)
+	test.Dir, test.Env = root, env
 	var words bytes.Buffer
 	test.Stderr = &words
 	out, err := test.Output()

@@ -198,6 +198,7 @@ func (s *Session) compare(ctx context.Context, op string) (view, error) {
 
 // claim takes free partitions with their cursors.
 func (s *Session) claim(ctx context.Context, op string, n int) error {
+	failpoint.Hit("postgres.claim.before")
 	var got []holding
 	err := s.trip(ctx, true, "claim", []any{s.sink, s.member.ID.String(), n, s.tokenNow()}, func(rows pgx.Rows) error {
 		for rows.Next() {
