@@ -64,6 +64,11 @@ var allowList = map[string]Allowance{
 		Theirs: ofKafka,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
+	"broker/watermill": {
+		Ours:   []string{"outbox", "broker"},
+		Theirs: ofWatermill,
+		Tests:  []string{"leaktest", "outbox/outboxtest", "broker/brokertest", "relay", "store/memstore"},
+	},
 	"broker/webhook": {
 		Ours:  []string{"outbox", "broker"},
 		Tests: []string{"leaktest", "broker/brokertest"},
@@ -91,7 +96,7 @@ var allowList = map[string]Allowance{
 			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq",
 		},
 		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofKafka, ofRabbitMQ, []string{"golang.org/x/mod"}),
-		Tests:  []string{"leaktest", "store/storetest", "broker/brokertest"},
+		Tests:  slices.Concat([]string{"leaktest", "store/storetest", "broker/brokertest", "broker/watermill", "github.com/ThreeDotsLabs/watermill-nats/v2"}, ofWatermill),
 	},
 }
 
@@ -110,9 +115,12 @@ var (
 		"github.com/nats-io/nats.go", "github.com/nats-io/nkeys", "github.com/nats-io/nuid",
 		"github.com/klauspost/compress", "golang.org/x/crypto", "golang.org/x/sys",
 	}
-	ofRabbitMQ = []string{"github.com/rabbitmq/amqp091-go"}
-	ofRedis    = []string{"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"}
-	ofKafka    = []string{
+	ofRabbitMQ  = []string{"github.com/rabbitmq/amqp091-go"}
+	ofRedis     = []string{"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"}
+	ofWatermill = []string{
+		"github.com/ThreeDotsLabs/watermill", "github.com/google/uuid", "github.com/lithammer/shortuuid/v3", "github.com/oklog/ulid", "github.com/pkg/errors",
+	}
+	ofKafka = []string{
 		"github.com/twmb/franz-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress", "github.com/pierrec/lz4/v4",
 	}
 	// Of the demo alone.
