@@ -47,6 +47,9 @@ type Config struct {
 	Page          int // most messages of one read; 0: 2048
 	PageBytes     int // most payload bytes of one read; 0: 16 MiB
 	Retention     Retention
+	// OnUnsafe says what becomes of servers whose settings can lose what they have taken, as far as the store and the
+	// publishers can examine them: OnUnsafeWarn (default), OnUnsafeRefuse or OnUnsafeIgnore. RunOnce looks only to refuse.
+	OnUnsafe string
 	// NoLeasing: the relay shares no sink. Another live relay of one of its sinks, or one that wants to be, is refused with
 	// store.SinkHeld: at once, by whichever comes second.
 	NoLeasing bool
@@ -158,6 +161,7 @@ func (c *Config) fill() {
 	def(&c.PollMin, 2*time.Millisecond)
 	def(&c.PollMax, max(c.PollMin, 100*time.Millisecond))
 	def(&c.Wakeup, WakeupAuto)
+	def(&c.OnUnsafe, OnUnsafeWarn)
 	def(&c.ShutdownGrace, 30*time.Second)
 	def(&c.Page, 2048)
 	def(&c.PageBytes, 16<<20)
@@ -192,7 +196,8 @@ func (r *Relay) Name() string { return r.config.Name }
 
 // Run publishes until ctx ends; then it finishes what is in flight, settles it, gives its leases back and returns nil.
 // It waits, and says so in the log, while the database or the broker cannot be reached or another live relay has its
-// name. It returns an error when the store refuses (schema missing, old or new), when another relay has taken its name
+// name. It returns an error when the store refuses (schema missing, old or new), when a server is unsafe and
+// Config.OnUnsafe refuses that (ErrUnsafe), when another relay has taken its name
 // over, when a relay that does not share serves a sink (store.SinkHeld), or when what was in flight did not end within ShutdownGrace: the first such error of a sink ends all of them.
 //
 // Call Run once. It returns when everything that it started has ended, but for calls of the publisher that never return.
@@ -203,6 +208,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	looking, err := r.examine(ctx)
+	if err != nil {
+		return err
+	}
+	defer looking()
 	r.began = time.Now()
 	if !r.once {
 		defer r.startRetention(ctx)()

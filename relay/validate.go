@@ -36,6 +36,7 @@ func (c *Config) validate() error {
 	f.if_(c.Heartbeat < 0 || c.Heartbeat > lease/3, "Heartbeat is %v: at most a third of Lease (%v)", c.Heartbeat, lease)
 	f.if_(c.PollMin < 0 || c.PollMax < 0 || c.PollMax != 0 && c.PollMax < c.PollMin, "PollMin is %v, PollMax %v: want 0 <= PollMin <= PollMax", c.PollMin, c.PollMax)
 	f.if_(c.Wakeup != "" && c.Wakeup != WakeupAuto && c.Wakeup != WakeupOff, "Wakeup is %q: want auto or off", c.Wakeup)
+	f.if_(!slices.Contains([]string{"", OnUnsafeWarn, OnUnsafeRefuse, OnUnsafeIgnore}, c.OnUnsafe), "OnUnsafe is %q: want warn, refuse or ignore", c.OnUnsafe)
 	f.if_(c.ShutdownGrace < 0, "ShutdownGrace is %v: not negative", c.ShutdownGrace)
 	f.if_(c.Page < 0 || c.Page > 100_000, "Page is %d: 1 to 100000", c.Page)
 	f.if_(c.RoundEvery < 0 || c.RoundEvery > 0 && c.RoundEvery < time.Millisecond, "RoundEvery is %v: at least 1ms", c.RoundEvery)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +38,9 @@ type Config struct {
 	// a-z, 0-9, _ and -; without a key, == and the id. A stream for which this cannot hold is refused, by Check and
 	// Publish, with onward/broker-unsafe. All relays of a sink must have the same setting.
 	Compare bool
+	// MonitorURL is where the server's monitoring answers, http://host:8222, for Examine alone: how often the server writes to
+	// the disk is said nowhere else. Empty: that is not read.
+	MonitorURL string
 	// Wire says how messages are written; the zero value is the raw format. Topic is the template of the subject, which in
 	// compare mode the key follows as its last word. JetStream has no keys and no routing keys: Key and RoutingKey are
 	// refused.
@@ -57,6 +61,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxPending < 0 {
 		faults = append(faults, fmt.Sprintf("MaxPending is %d: want 1 at least, or 0 for 10,000", c.MaxPending))
+	}
+	if u, err := url.Parse(c.MonitorURL); c.MonitorURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		faults = append(faults, "MonitorURL is no http:// or https:// address")
 	}
 	for _, f := range c.Wire.Faults() {
 		faults = append(faults, f.Setting+" "+f.Detail)

@@ -17,9 +17,10 @@ var allowList = map[string]Allowance{
 	"broker":            {Ours: []string{"outbox", "internal/jsontext"}},
 	"broker/brokertest": {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/membroker"}},
 	"broker/membroker":  {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
-	"broker/jsonl":      {Ours: []string{"outbox", "broker", "internal/jsontext"}, Tests: []string{"leaktest", "broker/brokertest"}},
-	"broker/inprocess":  {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest", "relay", "store/memstore"}},
-	"broker/discard":    {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
+	"broker/jsonl":      {Ours: []string{"outbox", "doctor", "broker", "internal/jsontext"}, Tests: []string{"leaktest", "broker/brokertest"}},
+	"broker/inprocess":  {Ours: []string{"outbox", "doctor", "broker"}, Tests: []string{"leaktest", "broker/brokertest", "relay", "store/memstore"}},
+	"broker/discard":    {Ours: []string{"outbox", "doctor", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
+	"doctor":            {Ours: []string{"outbox"}, Tests: []string{"leaktest"}},
 	"store":             {Ours: []string{"outbox"}},
 	"store/storetest":   {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"store/memstore"}},
 	"store/memstore":    {Ours: []string{"outbox", "broker", "store"}, Tests: []string{"leaktest", "store/storetest"}},
@@ -28,39 +29,39 @@ var allowList = map[string]Allowance{
 		Tests: []string{"store/memstore", "broker/membroker"},
 	},
 	"relay": {
-		Ours:  []string{"outbox", "broker", "store", "relay/core", "internal/failpoint"},
+		Ours:  []string{"outbox", "broker", "store", "doctor", "relay/core", "internal/failpoint"},
 		Tests: []string{"leaktest", "store/memstore", "broker/membroker"},
 	},
 	"internal/failpoint": {}, // of relay; store/postgres and store/sqlite have their own
 
 	// Leaves: one client library each, and the contracts. Never each other, never the root's internal packages.
 	"store/postgres": {
-		Ours:   []string{"outbox", "store"},
+		Ours:   []string{"outbox", "doctor", "store"},
 		Theirs: ofPostgres,
 		Tests:  []string{"leaktest", "outbox/outboxtest", "broker", "store/storetest", "relay", "broker/membroker"},
 	},
 	"store/sqlite": {
-		Ours:   []string{"outbox", "store"},
+		Ours:   []string{"outbox", "doctor", "store"},
 		Theirs: ofSQLite,
 		Tests:  []string{"leaktest", "broker", "store/storetest", "relay", "relay/core"},
 	},
 	"broker/nats": {
-		Ours:   []string{"outbox", "broker"},
+		Ours:   []string{"outbox", "doctor", "broker"},
 		Theirs: ofNATS,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 	"broker/rabbitmq": {
-		Ours:   []string{"outbox", "broker"},
+		Ours:   []string{"outbox", "doctor", "broker"},
 		Theirs: ofRabbitMQ,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 	"broker/redis": {
-		Ours:   []string{"outbox", "broker"},
+		Ours:   []string{"outbox", "doctor", "broker"},
 		Theirs: ofRedis,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 	"broker/kafka": {
-		Ours:   []string{"outbox", "broker"},
+		Ours:   []string{"outbox", "doctor", "broker"},
 		Theirs: ofKafka,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
@@ -70,13 +71,13 @@ var allowList = map[string]Allowance{
 		Tests:  []string{"leaktest", "outbox/outboxtest", "broker/brokertest", "relay", "store/memstore"},
 	},
 	"broker/webhook": {
-		Ours:  []string{"outbox", "broker"},
+		Ours:  []string{"outbox", "doctor", "broker"},
 		Tests: []string{"leaktest", "broker/brokertest"},
 	},
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
-		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq", "broker/redis", "broker/webhook"},
+		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "doctor", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq", "broker/redis", "broker/webhook"},
 		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, ofKafka, ofRabbitMQ, ofRedis, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),

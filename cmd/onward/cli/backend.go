@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
+	"github.com/onwardhq/onward/doctor"
 	"github.com/onwardhq/onward/outbox"
 	"github.com/onwardhq/onward/store"
 	"github.com/onwardhq/onward/store/postgres"
@@ -21,6 +22,7 @@ type backend interface {
 	// open returns the store; its errors are those of postgres.Open.
 	open(ctx context.Context, log *slog.Logger) (store.Store, error)
 	admin() (store.Admin, error)
+	examiner() (doctor.Examiner, error)
 	migrator(m migration) (migrator, error)
 	// place names the tables for people.
 	place() string
@@ -81,6 +83,10 @@ func (b serverBackend) admin() (store.Admin, error) {
 	return postgres.NewAdmin(b.pool, postgres.Config{Schema: b.d.Schema, TablePrefix: b.d.TablePrefix})
 }
 
+func (b serverBackend) examiner() (doctor.Examiner, error) {
+	return postgres.NewExaminer(b.pool, postgres.Config{Schema: b.d.Schema, TablePrefix: b.d.TablePrefix, PublishWhen: postgres.PublishWhen(b.d.PublishWhen)})
+}
+
 func (b serverBackend) migrator(m migration) (migrator, error) {
 	m.Schema, m.TablePrefix = b.d.Schema, b.d.TablePrefix
 	return postgres.NewMigrator(b.pool, m)
@@ -105,6 +111,10 @@ func (b fileBackend) open(ctx context.Context, log *slog.Logger) (store.Store, e
 
 func (b fileBackend) admin() (store.Admin, error) {
 	return sqlite.NewAdmin(b.db, sqlite.Config{TablePrefix: b.d.TablePrefix})
+}
+
+func (b fileBackend) examiner() (doctor.Examiner, error) {
+	return sqlite.NewExaminer(b.db, sqlite.Config{TablePrefix: b.d.TablePrefix})
 }
 
 func (b fileBackend) migrator(m migration) (migrator, error) { return newFileMigrator(b.db, b.d, m) }

@@ -48,6 +48,7 @@ var codes = []code{
 	{"schema-new", "start", "the tables are newer than this program", "use the program of their version"},
 	{"schema-old", "start", "the tables are older than this program", "`onward migrate up`"},
 	{"session-void", "relay", "what the relay had in memory is not certain any more: the connection broke, or a commit's fate is unknown", "none: it is loaded again from the database"},
+	{"settings-unsafe", "`doctor`; relay, at start", "the settings of a server can lose what was committed or acknowledged, and `relay.on_unsafe` is `refuse`", "change what the error names: `onward doctor` says how ([doctor](doctor.md)); `relay.on_unsafe: warn` starts all the same"},
 	{"stale-owner", "relay", "Redis: a later owner of the partition has published, and the fence refuses this relay", "none: the relay learns from the database what it has lost; where it lasts, two sinks share the name `redis.fence`, or the database was made anew: delete the keys `onward:fence:NAME:*`"},
 	{"state-conflict", "acts", "the message or the sink is not in a state that allows this", "look at it again: somebody else was faster, or a relay still serves the sink"},
 	{"template-failed", "dead letters", "a template of the sink (`topic_template` or the like) fails for the message, or gives a name that is empty or cannot be sent", "mend the template, or give such messages what it asks for, and requeue it"},

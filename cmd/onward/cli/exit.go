@@ -12,6 +12,7 @@ import (
 
 	"github.com/onwardhq/onward/cmd/onward/internal/config"
 	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/relay"
 	"github.com/onwardhq/onward/store"
 	"github.com/onwardhq/onward/store/sqlite"
 )
@@ -59,6 +60,7 @@ var exitByCode = map[outbox.Code]int{
 	store.ErrNameTaken.Code:           exitRefused,
 	store.ErrFenced.Code:              exitRefused,
 	errConfirmationRequired.Code:      exitRefused,
+	relay.ErrUnsafe.Code:              exitRefused,
 	"onward/forbidden":                exitRefused,
 	"onward/broker-unavailable":       exitUnreachable,
 }

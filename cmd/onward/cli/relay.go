@@ -236,7 +236,7 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 }
 
 func natsConfig(s config.Sink) nats.Config {
-	return nats.Config{Stream: s.NATS.Stream, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Compare: s.NoDuplicates == "compare", Wire: s.Wire()}
+	return nats.Config{Stream: s.NATS.Stream, MonitorURL: s.NATS.MonitorURL, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Compare: s.NoDuplicates == "compare", Wire: s.Wire()}
 }
 
 func kafkaConfig(s config.Sink) kafka.Config {
@@ -266,7 +266,7 @@ func closePublisher(p broker.Publisher, grace time.Duration) error {
 func relayConfig(c *config.Config) relay.Config {
 	rc := relay.Config{
 		Name: c.Relay.Name, Lease: c.Relay.Lease, Heartbeat: c.Relay.Heartbeat, PollMin: c.Relay.PollMin, PollMax: c.Relay.PollMax,
-		Wakeup: c.Relay.Wakeup, ShutdownGrace: c.Relay.ShutdownGrace, Page: c.Relay.Page, PageBytes: int(c.Relay.PageBytes), Version: version().Version,
+		Wakeup: c.Relay.Wakeup, OnUnsafe: c.Relay.OnUnsafe, ShutdownGrace: c.Relay.ShutdownGrace, Page: c.Relay.Page, PageBytes: int(c.Relay.PageBytes), Version: version().Version,
 	}
 	rc.Retention.Published = c.Retention.Published
 	if c.Retention.Published == 0 { // 0 is the default in Go

@@ -67,7 +67,7 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 		return nil
 	}
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "look", Title: "Look:"},
-		&cobra.Group{ID: "repair", Title: "Repair:"}, &cobra.Group{ID: "schema", Title: "Set up:"})
+		&cobra.Group{ID: "repair", Title: "Repair:"}, &cobra.Group{ID: "prove", Title: "Prove:"}, &cobra.Group{ID: "schema", Title: "Set up:"})
 	root.SetHelpCommand(newHelp(root))
 	add := func(id string, commands ...*cobra.Command) {
 		for _, c := range commands {
@@ -78,6 +78,7 @@ This program runs relays and shows, repairs and migrates the outbox that they re
 	add("run", newRelay(a), newDemo(a))
 	add("look", newStatus(a), newMessages(a), newPartitions(a), newRelays(a), newSinks(a), newKeys(a), newPauses(a))
 	add("repair", newDead(a), newPause(a), newResume(a))
+	add("prove", newDoctor(a))
 	add("schema", newMigrate(a), newVersion(a))
 	root.SetHelpCommandGroupID("schema")
 	root.AddCommand(helpOnConfig(), helpOnExitCodes())
@@ -212,7 +213,7 @@ func helpOnExitCodes() *cobra.Command {
   1  failed
   2  wrong usage or configuration, or the tables are missing, older or newer
   3  not found
-  4  refused: conflict, reorder, not confirmed, not allowed
+  4  refused: conflict, reorder, not confirmed, not allowed; for doctor: unsafe
   5  database or broker not reachable
   6  stopped by a second signal
 

@@ -16,6 +16,7 @@ import (
 	"github.com/onwardhq/onward/broker/redis"
 	"github.com/onwardhq/onward/broker/webhook"
 	"github.com/onwardhq/onward/outbox"
+	"github.com/onwardhq/onward/relay"
 )
 
 // The URL schemes that this program knows.
@@ -121,6 +122,7 @@ func (k *checker) relay() {
 	atLeast(k, "relay.page_bytes", r.PageBytes, 1)
 	k.that(r.PollMin > 0, "relay.poll_min", "must be longer than 0")
 	k.that(r.PollMin <= r.PollMax, "relay.poll_max", "is %v, which is less than relay.poll_min (%v)", r.PollMax, r.PollMin)
+	k.oneOf("relay.on_unsafe", r.OnUnsafe, relay.OnUnsafeWarn, relay.OnUnsafeRefuse, relay.OnUnsafeIgnore)
 	k.oneOf("relay.wakeup", r.Wakeup, "auto", "off")
 	k.that(r.ShutdownGrace > 0, "relay.shutdown_grace", "must be longer than 0")
 }
@@ -163,6 +165,9 @@ func (k *checker) sink(path string, s *Sink) {
 		}
 	}
 	k.that(s.NATS.Stream != "" || s.Scheme() != "nats" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
+	if s.NATS.MonitorURL != "" {
+		k.url(path+".nats.monitor_url", s.NATS.MonitorURL, []string{"http", "https"})
+	}
 	k.kafka(path, s)
 	k.rabbitMQ(path, s)
 	k.redis(path, s)

@@ -51,6 +51,7 @@ type Relay struct {
 	PollMin       time.Duration `key:"poll_min" default:"2ms" note:"an idle relay looks again after this time"`
 	PollMax       time.Duration `key:"poll_max" default:"100ms" note:"and in the end after this time; while writers wake it, once a second"`
 	Wakeup        string        `key:"wakeup" default:"auto" note:"auto: writers wake an idle relay, where the database can; off: nobody does, as two-phase commit needs it of all relays"`
+	OnUnsafe      string        `key:"on_unsafe" default:"warn" note:"where settings of the database or of a broker can lose what they have taken, as onward doctor finds: warn in the log, refuse to start, or ignore it"`
 	ShutdownGrace time.Duration `key:"shutdown_grace" default:"30s" note:"how long a stop waits for what is in flight"`
 }
 
@@ -87,7 +88,8 @@ type Sink struct {
 
 // NATS is what only JetStream needs.
 type NATS struct {
-	Stream string `key:"stream" note:"required by nats: the stream that takes the messages"`
+	Stream     string `key:"stream" note:"required by nats: the stream that takes the messages"`
+	MonitorURL string `key:"monitor_url" secret:"true" note:"where the server's monitoring answers, http://host:8222: onward doctor reads there how often the server writes to its disk"`
 }
 
 // RabbitMQ is what only RabbitMQ needs.

@@ -1,0 +1,10 @@
+package doctor_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/onwardhq/onward/leaktest"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Main(m)) }
