@@ -60,6 +60,11 @@ var allowList = map[string]Allowance{
 		Theirs: ofRedis,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
+	"broker/servicebus": {
+		Ours:   []string{"outbox", "broker"},
+		Theirs: ofServiceBus,
+		Tests:  []string{"leaktest", "broker/brokertest"},
+	},
 	"broker/kafka": {
 		Ours:   []string{"outbox", "doctor", "broker"},
 		Theirs: ofKafka,
@@ -120,6 +125,11 @@ var (
 	ofRedis     = []string{"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"}
 	ofWatermill = []string{
 		"github.com/ThreeDotsLabs/watermill", "github.com/google/uuid", "github.com/lithammer/shortuuid/v3", "github.com/oklog/ulid", "github.com/pkg/errors",
+	}
+	// azservicebus is of the tests alone.
+	ofServiceBus = []string{
+		"github.com/Azure/go-amqp", "github.com/Azure/azure-sdk-for-go/sdk/azcore", "github.com/Azure/azure-sdk-for-go/sdk/internal",
+		"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus", "golang.org/x/net", "golang.org/x/text",
 	}
 	ofKafka = []string{
 		"github.com/twmb/franz-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress", "github.com/pierrec/lz4/v4",

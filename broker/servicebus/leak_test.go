@@ -1,0 +1,10 @@
+package servicebus
+
+import (
+	"os"
+	"testing"
+
+	"github.com/onwardhq/onward/leaktest"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Main(m)) }
