@@ -15,6 +15,7 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/onwardhq/onward/e2e/harness"
@@ -46,6 +47,7 @@ type broker struct {
 	node      *harness.Node // of RabbitMQ
 	kafka     *harness.Kafka
 	records   *kgo.Client // of Kafka's collector
+	redis     *redis.Client
 	ended     atomic.Bool // its last message was collected
 }
 
@@ -89,6 +91,12 @@ func openBroker(ctx context.Context, kind, dir string, maxMessage int32) (*broke
 	}
 	if kind == RabbitMQ {
 		return b, b.openRabbitMQ(ctx, maxMessage)
+	}
+	if kind == Redis {
+		return b, b.openRedis(ctx)
+	}
+	if kind == Webhook {
+		return b, b.openReceiver(ctx, maxMessage)
 	}
 	b.rules = filepath.Join(dir, "rules.conf")
 	if err := b.allow(true); err != nil {
@@ -158,7 +166,7 @@ func (b *broker) take(m jetstream.Msg) {
 
 // complete waits until all that the broker has was collected.
 func (b *broker) complete(ctx context.Context) error {
-	if b.kind == JSONLines { // what was written before now is read in the round after the next
+	if b.kind == JSONLines || b.kind == Webhook { // what was written before now is read in the round after the next
 		pause(ctx, 10*followEvery)
 		return nil
 	}
@@ -167,6 +175,9 @@ func (b *broker) complete(ctx context.Context) error {
 	}
 	if b.kind == RabbitMQ {
 		return b.completeQueue(ctx)
+	}
+	if b.kind == Redis {
+		return b.completeStream(ctx)
 	}
 	for {
 		info, err := b.stream.Info(ctx)
@@ -193,6 +204,9 @@ func (b *broker) restart(ctx context.Context, sig syscall.Signal) error {
 
 // deny refuses relays the denied topic, or takes it again.
 func (b *broker) deny(refuse bool) error {
+	if b.kind == Webhook {
+		return b.refuse(denyFile, refuse)
+	}
 	if err := b.allow(!refuse); err != nil {
 		return err
 	}
@@ -219,6 +233,9 @@ func (b *broker) close() {
 	}
 	if b.records != nil {
 		b.records.Close()
+	}
+	if b.redis != nil {
+		_ = b.redis.Close()
 	}
 	if b.server != nil {
 		_ = b.server.Stop(syscall.SIGKILL)

@@ -1,10 +1,13 @@
 package chaos
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,18 +15,34 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	Main() // where this process is a writer
-	os.Exit(leaktest.Main(m))
+	Main() // where this process is a writer or a receiver
+	code := leaktest.Main(m)
+	if dir := builtIn.Load(); dir != nil {
+		_ = os.RemoveAll(*dir)
+	}
+	os.Exit(code)
 }
 
-// program builds onward once for all runs of a test.
+// builtIn is the folder of the program, once a test has asked for it.
+var builtIn atomic.Pointer[string]
+
+// built builds the program for all tests: to link it takes seconds.
+var built = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "onward-chaos-program-"); err != nil {
+		return "", err
+	}
+	builtIn.Store(&dir)
+	return dir, build(context.Background(), filepath.Join(dir, "onward"))
+})
+
+// program is onward, built from this work tree.
 func program(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "onward")
-	if err := build(t.Context(), file); err != nil {
+	dir, err := built()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return file
+	return filepath.Join(dir, "onward")
 }
 
 func needed(t *testing.T, variables ...string) {

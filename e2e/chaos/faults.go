@@ -338,10 +338,13 @@ func (r *run) breakBroker(ctx, timed context.Context, s Step, f *Fault) error {
 		err := disk.fill(int64(s.Pick % roomLeft))
 		pause(timed, s.For)
 		err = errors.Join(err, disk.empty())
-		if r.broker.server == nil {
+		if r.broker.server == nil || r.Broker == Webhook {
 			return err
 		}
 		f.Detail = "then restarted: a server that met a full disk switches JetStream off"
+		if r.Broker == Redis {
+			f.Detail = "then started again: a server that could not write its file has ended"
+		}
 		return errors.Join(err, r.broker.restart(starting, syscall.SIGTERM))
 	}
 }

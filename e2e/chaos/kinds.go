@@ -23,7 +23,7 @@ const (
 
 	BrokerRestart Kind = "broker-restart" // kill -9 or SIGTERM of the server, start
 	BrokerFull    Kind = "broker-full"    // its disk is full for a time
-	BrokerAlarm   Kind = "broker-alarm"   // it takes no messages for a time, as when its disk is nearly full
+	BrokerAlarm   Kind = "broker-alarm"   // it takes no messages for a time, as when its disk or memory is nearly full
 	BrokerDeny    Kind = "broker-deny"    // the broker refuses one topic for a time
 	BrokerRename  Kind = "broker-rename"  // the file that is written gets another name, as by logrotate
 

@@ -41,9 +41,10 @@ func (s *Scene) possible(k Kind) bool {
 	case BrokerFull:
 		return s.DiskFull && s.Broker != RabbitMQ && s.Broker != Kafka // which raises its alarm before; which ends
 	case BrokerAlarm:
-		return s.Broker == RabbitMQ
+		return s.Broker == RabbitMQ || s.Broker == Redis || s.Broker == Webhook
 	case BrokerDeny:
-		return server && s.Broker != RabbitMQ && s.Broker != Kafka // a channel remembers what it may do; its users would need a log-in
+		// A channel of RabbitMQ remembers what it may do; users of Kafka would need a log-in, topics of Redis streams of their own.
+		return server && s.Broker != RabbitMQ && s.Broker != Kafka && s.Broker != Redis
 	case BrokerRestart, PoisonMessages:
 		return server
 	case BrokerRename:

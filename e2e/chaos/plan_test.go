@@ -28,6 +28,8 @@ func TestPlansHaveEveryFaultThatTheSceneCanHave(t *testing.T) {
 		{Store: SQLite, Broker: JSONLines, Lease: 2 * time.Second},
 		{Store: Postgres, Broker: Kafka, Lease: 2 * time.Second, DiskFull: true},
 		{Store: Postgres, Broker: RabbitMQ, Lease: 2 * time.Second, DiskFull: true},
+		{Store: Postgres, Broker: Redis, Lease: 2 * time.Second, DiskFull: true},
+		{Store: Postgres, Broker: Webhook, Lease: 2 * time.Second, DiskFull: true},
 	} {
 		const d = 2 * time.Minute
 		has := map[Kind]bool{}

@@ -182,6 +182,7 @@ type settings struct {
 	compare                          bool
 	stream, exchange                 string // one of them, or none
 	topicTemplate                    string // empty: as it is
+	block                            string // of settings of the broker's own
 }
 
 // configuration is the file of one relay.
@@ -200,6 +201,9 @@ func (s *settings) configuration(name, database, sink string) []byte {
 	}
 	if s.exchange != "" {
 		line("    rabbitmq: {exchange: %s}", s.exchange)
+	}
+	if s.block != "" {
+		line("    %s", s.block)
 	}
 	if s.compare {
 		line("    no_duplicates: compare")
@@ -222,7 +226,7 @@ func newRelay(ctx context.Context, dir, program, name string, s *settings, datab
 	broker := b.url
 	if b.kafka != nil {
 		r.broker, err = b.door(ctx, number)
-	} else if strings.HasPrefix(broker, "nats:") || strings.HasPrefix(broker, "amqp:") {
+	} else if b.server != nil {
 		r.broker, err = NewLink(ctx, broker)
 	}
 	if err != nil {

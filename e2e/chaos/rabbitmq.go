@@ -172,8 +172,14 @@ func (b *broker) completeQueue(ctx context.Context) error {
 	return nil
 }
 
-// alarm makes the node take no messages, as when its disk is nearly full, or ends that.
+// alarm makes the broker take no messages, as when its disk or memory is nearly full, or ends that.
 func (b *broker) alarm(ctx context.Context, raise bool) error {
+	switch b.kind {
+	case Redis:
+		return b.fillMemory(ctx, raise)
+	case Webhook:
+		return b.refuse(alarmFile, raise)
+	}
 	limit := "50MB"
 	if raise {
 		limit = "900GB"

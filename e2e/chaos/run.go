@@ -21,7 +21,7 @@ type Config struct {
 	Seed     uint64
 	Duration time.Duration // of the faults; default 20 s, at least 5 s
 	Store    string        // Postgres, SQLite
-	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka
+	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, Redis, Webhook
 	Rate     int           // messages a second that writers try; default 400
 	Lease    time.Duration // default 2 s
 	Dir      string        // where the report goes; it is made
@@ -32,7 +32,7 @@ type Config struct {
 // Stores and Brokers are what there is.
 var (
 	Stores  = []string{Postgres, SQLite}
-	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka}
+	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, Redis, Webhook}
 )
 
 func (c *Config) complete() error {
@@ -181,6 +181,10 @@ func (r *run) open(ctx context.Context) (err error) {
 		r.exchange = exchangeName
 	case Kafka:
 		r.topicTemplate = kafkaTemplate
+	case Redis:
+		r.topicTemplate, r.block = redisTemplate, "redis: {fence: chaos}"
+	case Webhook:
+		r.block = "webhook: {allow_networks: [127.0.0.0/8]}"
 	}
 	r.say("starting %s and %s", r.Store, r.Broker)
 	if r.database, err = openDatabase(ctx, r.Store, r.disks[toDatabase].dir, partitions); err != nil {
@@ -215,7 +219,7 @@ func (r *run) people(ctx context.Context) error {
 			Store: r.Store, URL: r.database.url, Name: name, Clerks: clerks, Keys: 12, Rate: float64(r.Rate) / 2 / clerks,
 			Oversize: []int{70 << 10}, Seed: r.Seed<<8 + uint64(i), Patience: 8 * time.Second,
 		}}
-		if r.Broker != JSONLines {
+		if r.Broker != JSONLines && r.Broker != Redis { // whose own limit is 1 MiB at the least
 			w.Oversize = append(w.Oversize, 56<<10) // the relay takes it, the broker does not
 		}
 		if r.Store == Postgres {

@@ -51,19 +51,27 @@ type writerConfig struct {
 	Patience time.Duration `json:"patience"` // with a transaction
 }
 
-// Main is called first in main and in TestMain: where this process was started as a writer it writes, and does not return.
+// Main is called first in main and in TestMain: where this process was started as a writer it writes, as a receiver it receives, and
+// does not return.
 func Main() {
-	text := os.Getenv(writerProcess)
+	var w writerConfig
+	var r receiverConfig
+	play(writerProcess, &w, func() error { return w.run(os.Stdin) })
+	play(receiverProcess, &r, func() error { return r.run() })
+}
+
+// play does not return where the variable has a configuration.
+func play(variable string, config any, run func() error) {
+	text := os.Getenv(variable)
 	if text == "" {
 		return
 	}
-	var c writerConfig
-	err := json.Unmarshal([]byte(text), &c)
+	err := json.Unmarshal([]byte(text), config)
 	if err == nil {
-		err = c.run(os.Stdin)
+		err = run()
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "writer:", err)
+		fmt.Fprintln(os.Stderr, variable+":", err)
 		os.Exit(1)
 	}
 	os.Exit(0)

@@ -35,7 +35,7 @@ report.json, the ledger, what was received, the faults, the operator's acts, and
   make chaos SEED=42 DURATION=1m STORE=sqlite
   make chaos-all DURATION=1h
 
-Needs ONWARD_TEST_POSTGRES_BIN and ONWARD_TEST_NATS_SERVER: eval "$(dev/services env)". As root, disks are filled up, too.
+Needs ONWARD_TEST_POSTGRES_BIN, and what says where the program of the broker is: eval "$(dev/services env)". As root, disks are filled up, too.
 
 Flags:
 `
