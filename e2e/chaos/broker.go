@@ -34,6 +34,7 @@ const streamName = "CHAOS"
 type broker struct {
 	kind      string
 	dir       string // of its files
+	log       string // what its server says, where it has no place of its own for that
 	url       string // for relays, who go through links
 	server    *harness.Server
 	rules     string // file of the server's configuration
@@ -78,8 +79,8 @@ func (c *collected) counts() (all, distinct int) {
 }
 
 // openBroker makes one whose files are in dir, and collects from it.
-func openBroker(ctx context.Context, kind, dir string, maxMessage int32) (*broker, error) {
-	b := &broker{kind: kind, dir: dir, collected: collected{distinct: map[string]bool{}}}
+func openBroker(ctx context.Context, kind, dir, log string, maxMessage int32) (*broker, error) {
+	b := &broker{kind: kind, dir: dir, log: log, collected: collected{distinct: map[string]bool{}}}
 	if kind == JSONLines {
 		b.url = "jsonl:" + filepath.Join(dir, "events.jsonl")
 		ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))

@@ -44,7 +44,7 @@ func (b *broker) openReceiver(ctx context.Context, maxMessage int32) (err error)
 	if err != nil {
 		return err
 	}
-	b.server, err = harness.NewHTTP("receiver", b.dir, func(port int) *exec.Cmd {
+	b.server, err = harness.NewHTTP("receiver", b.log, func(port int) *exec.Cmd {
 		text, _ := json.Marshal(receiverConfig{Dir: b.dir, Port: port, MaxMessage: int64(maxMessage)}) // texts and numbers
 		cmd := exec.CommandContext(context.Background(), self)
 		cmd.Env = append(os.Environ(), receiverProcess+"="+string(text))

@@ -25,7 +25,7 @@ const (
 
 // openRedis starts a server, and reads its stream.
 func (b *broker) openRedis(ctx context.Context) (err error) {
-	if b.server, err = harness.NewRedis(b.dir); err != nil {
+	if b.server, err = harness.NewRedis(b.dir, b.log); err != nil {
 		return err
 	}
 	starting, cancel := context.WithTimeout(ctx, startPatience)
@@ -96,5 +96,10 @@ func (b *broker) fillMemory(ctx context.Context, full bool) error {
 	if full {
 		limit = "1"
 	}
-	return b.redis.ConfigSet(ctx, "maxmemory", limit).Err()
+	client, err := harness.RedisClient(b.url) // the collector's remembers for a second that it could not connect
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	return client.ConfigSet(ctx, "maxmemory", limit).Err()
 }

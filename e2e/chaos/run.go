@@ -190,7 +190,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	if r.database, err = openDatabase(ctx, r.Store, r.disks[toDatabase].dir, partitions); err != nil {
 		return fmt.Errorf("%s: %w", r.Store, err)
 	}
-	if r.broker, err = openBroker(ctx, r.Broker, r.disks[toBroker].dir, 48<<10); err != nil {
+	if r.broker, err = openBroker(ctx, r.Broker, r.disks[toBroker].dir, filepath.Join(r.Dir, "logs", "broker.log"), 48<<10); err != nil {
 		return fmt.Errorf("%s: %w", r.Broker, err)
 	}
 	r.meta = Meta{

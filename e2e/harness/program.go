@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -15,13 +14,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newProgram makes a server of a program that logs into dir. Its URL has the scheme and a port of its own.
-func newProgram(name, scheme, dir string, command func(port int) *exec.Cmd, ping func(ctx context.Context, url string) error) (*Server, error) {
+// newProgram makes a server of a program that says what it says into the file log. Its URL has the scheme and a port of its own.
+func newProgram(name, scheme, log string, command func(port int) *exec.Cmd, ping func(ctx context.Context, url string) error) (*Server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{name: name, URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, port), log: filepath.Join(dir, "log")}
+	s := &Server{name: name, URL: fmt.Sprintf("%s://127.0.0.1:%d", scheme, port), log: log}
 	s.start = func() *exec.Cmd {
 		cmd := command(port)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -33,15 +32,15 @@ func newProgram(name, scheme, dir string, command func(port int) *exec.Cmd, ping
 	return s, nil
 }
 
-// NewRedis makes a Redis server with its data in dir, by the program in ONWARD_TEST_REDIS_SERVER, with settings such as "--maxmemory",
+// NewRedis makes a Redis server with its data in dir and its log in a file, by the program in ONWARD_TEST_REDIS_SERVER, with settings such as "--maxmemory",
 // "1mb". What it has answered is on its disk: the append-only file is written and synced before the answer goes out. With any other
 // setting a server that is killed may lose what it has accepted, and that is no fault of whoever published it.
-func NewRedis(dir string, settings ...string) (*Server, error) {
+func NewRedis(dir, log string, settings ...string) (*Server, error) {
 	program := os.Getenv("ONWARD_TEST_REDIS_SERVER")
 	if program == "" {
 		return nil, errors.New("ONWARD_TEST_REDIS_SERVER is not set")
 	}
-	return newProgram("redis-server", "redis", dir, func(port int) *exec.Cmd {
+	return newProgram("redis-server", "redis", log, func(port int) *exec.Cmd {
 		args := append([]string{
 			"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--appendonly", "yes", "--appendfsync", "always", "--save", "",
 		}, settings...)
@@ -67,8 +66,8 @@ func RedisClient(url string) (*redis.Client, error) {
 }
 
 // NewHTTP makes a server of HTTP that the command starts at a port, and that answers GET with 2xx once it is there.
-func NewHTTP(name, dir string, command func(port int) *exec.Cmd) (*Server, error) {
-	return newProgram(name, "http", dir, command, func(ctx context.Context, url string) error {
+func NewHTTP(name, log string, command func(port int) *exec.Cmd) (*Server, error) {
+	return newProgram(name, "http", log, command, func(ctx context.Context, url string) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
 			return err
