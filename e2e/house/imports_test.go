@@ -82,8 +82,8 @@ var allowList = map[string]Allowance{
 
 	// The program: the only place that knows all of them.
 	"cmd/onward": {
-		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "doctor", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq", "broker/redis", "broker/webhook"},
-		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, ofKafka, ofRabbitMQ, ofRedis, []string{
+		Ours: []string{"outbox", "broker", "broker/jsonl", "broker/discard", "doctor", "store", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq", "broker/redis", "broker/servicebus", "broker/webhook"},
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofNATSServer, ofKafka, ofRabbitMQ, ofRedis, ofServiceBus, ofAzureIdentity, []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term", "golang.org/x/sys",
 		}),
 		Tests: []string{"leaktest"},
@@ -130,6 +130,10 @@ var (
 	ofServiceBus = []string{
 		"github.com/Azure/go-amqp", "github.com/Azure/azure-sdk-for-go/sdk/azcore", "github.com/Azure/azure-sdk-for-go/sdk/internal",
 		"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus", "golang.org/x/net", "golang.org/x/text",
+	}
+	ofAzureIdentity = []string{
+		"github.com/Azure/azure-sdk-for-go/sdk/azidentity", "github.com/AzureAD/microsoft-authentication-library-for-go", "github.com/golang-jwt/jwt/v5",
+		"github.com/google/uuid", "github.com/kylelemons/godebug", "github.com/pkg/browser",
 	}
 	ofKafka = []string{
 		"github.com/twmb/franz-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/klauspost/compress", "github.com/pierrec/lz4/v4",

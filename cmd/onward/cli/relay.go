@@ -229,6 +229,8 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 		return kafka.Dial(s.URL, o, kafkaConfig(s))
 	case "redis", "rediss":
 		return redis.Dial(s.URL, redis.Options{Name: "onward-" + s.Name}, redisConfig(s))
+	case "servicebus":
+		return openServiceBus(s)
 	case "amqp", "amqps":
 		return rabbitmq.Dial(s.URL, rabbitmq.Options{Name: "onward " + s.Name}, rabbitConfig(s))
 	}

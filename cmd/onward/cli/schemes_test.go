@@ -54,18 +54,18 @@ func TestTheSchemeOfASinkSaysWhatItIs(t *testing.T) {
 		t.Errorf("%d messages in\n%s", n, all.String())
 	}
 	for what, set := range map[string][]string{
-		"standard output":                     {"relay", "--json", "--set", "sinks[0].url=jsonl:"},
-		"something stands beside":             {"relay", "--set", "sinks[1].url=discard:somewhere"},
-		"is 10, the least":                    {"relay", "--set", "sinks[0].jsonl.rotate_bytes=10"},
-		"is for nats: sinks":                  {"relay", "--set", "sinks[0].no_duplicates=compare"},
-		"is for amqp: sinks":                  {"relay", "--set", "sinks[0].rabbitmq.exchange=orders"},
-		"is 101, the most is 100":             {"relay", "--set", "sinks[1].url=amqp://b", "--set", "sinks[1].rabbitmq.channels=101"},
-		"a fragment":                          {"relay", "--set", "sinks[1].url=amqp://u:p@b1,amqp://b2/#x"},
-		"rediss, https, http, jsonl, discard": {"relay", "--set", "sinks[1].url=pigeon://b"},
-		"names no file":                       {"relay", "--set", "database.url=sqlite:"},
-		"name the stream":                     {"relay", "--set", "sinks[1].url=nats://b"},
-		"unknown URL scheme":                  {"relay", "--set", "database.url=mysql://x/y"},
-		"is the name of sinks[0":              {"relay", "--set", "sinks[1].name=lines"},
+		"standard output":         {"relay", "--json", "--set", "sinks[0].url=jsonl:"},
+		"something stands beside": {"relay", "--set", "sinks[1].url=discard:somewhere"},
+		"is 10, the least":        {"relay", "--set", "sinks[0].jsonl.rotate_bytes=10"},
+		"is for nats: sinks":      {"relay", "--set", "sinks[0].no_duplicates=compare"},
+		"is for amqp: sinks":      {"relay", "--set", "sinks[0].rabbitmq.exchange=orders"},
+		"is 101, the most is 100": {"relay", "--set", "sinks[1].url=amqp://b", "--set", "sinks[1].rabbitmq.channels=101"},
+		"a fragment":              {"relay", "--set", "sinks[1].url=amqp://u:p@b1,amqp://b2/#x"},
+		"rediss, servicebus, https, http, jsonl, discard": {"relay", "--set", "sinks[1].url=pigeon://b"},
+		"names no file":          {"relay", "--set", "database.url=sqlite:"},
+		"name the stream":        {"relay", "--set", "sinks[1].url=nats://b"},
+		"unknown URL scheme":     {"relay", "--set", "database.url=mysql://x/y"},
+		"is the name of sinks[0": {"relay", "--set", "sinks[1].name=lines"},
 	} {
 		if r := c.run(t, set...); r.code != exitUsage || !strings.Contains(r.err, what) {
 			t.Errorf("%v: %+v, want %q", set, r, what)

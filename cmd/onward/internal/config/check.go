@@ -22,7 +22,7 @@ import (
 // The URL schemes that this program knows.
 var (
 	DatabaseSchemes = []string{"postgres", "postgresql", "sqlite"}
-	SinkSchemes     = []string{"nats", "kafka", "amqp", "amqps", "redis", "rediss", "https", "http", "jsonl", "discard"}
+	SinkSchemes     = []string{"nats", "kafka", "amqp", "amqps", "redis", "rediss", "servicebus", "https", "http", "jsonl", "discard"}
 )
 
 var (
@@ -171,6 +171,7 @@ func (k *checker) sink(path string, s *Sink) {
 	k.kafka(path, s)
 	k.rabbitMQ(path, s)
 	k.redis(path, s)
+	k.serviceBus(path, s)
 	k.oneOf(path+".no_duplicates", s.NoDuplicates, "off", "compare")
 	k.that(s.NoDuplicates != "compare" || s.Scheme() == "nats" || s.URL == "", path+".no_duplicates", "%q is for nats: %s.url is another broker's", s.NoDuplicates, path)
 	k.wire(path, s)
@@ -229,6 +230,8 @@ func (k *checker) url(path, text string, schemes []string) {
 	case "http", "https":
 		err := webhook.CheckURL(text)
 		k.that(err == nil, path, "%v", err)
+		return
+	case "servicebus": // with its block
 		return
 	case "discard":
 		err := discard.CheckURL(text)

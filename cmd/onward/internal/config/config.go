@@ -58,12 +58,13 @@ type Relay struct {
 // Sink is a destination.
 type Sink struct {
 	Name               string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
-	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 or amqp(s)://user:password@host:5672/vhost (several with commas), kafka://user:password@host:9092,host:9092, redis(s)://user:password@host:6379/0, https://host/path (a webhook), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
+	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 or amqp(s)://user:password@host:5672/vhost (several with commas), kafka://user:password@host:9092,host:9092, redis(s)://user:password@host:6379/0, servicebus://namespace.servicebus.windows.net, https://host/path (a webhook), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
 	NATS               NATS          `key:"nats"`
 	Kafka              Kafka         `key:"kafka"`
 	RabbitMQ           RabbitMQ      `key:"rabbitmq"`
 	Redis              Redis         `key:"redis"`
 	JSONL              JSONL         `key:"jsonl"`
+	ServiceBus         ServiceBus    `key:"servicebus"`
 	Webhook            Webhook       `key:"webhook"`
 	Topics             Words         `key:"topics" note:"topics that it takes: words with dots between, * is one word, > at the end the rest; default: every topic"`
 	Exclude            Words         `key:"exclude" note:"topics that it does not take all the same"`

@@ -9,16 +9,17 @@ import (
 
 // namesOf says which templates a broker has a use for: what it calls by a name.
 var namesOf = map[string][]string{
-	"nats":    {"topic_template"},
-	"kafka":   {"topic_template", "key_template"},
-	"amqp":    {"routing_key_template"},
-	"amqps":   {"routing_key_template"},
-	"redis":   {"topic_template"},
-	"rediss":  {"topic_template"},
-	"jsonl":   nil,
-	"https":   nil,
-	"http":    nil,
-	"discard": {"topic_template", "key_template", "routing_key_template"}, // stands for any other
+	"nats":       {"topic_template"},
+	"kafka":      {"topic_template", "key_template"},
+	"amqp":       {"routing_key_template"},
+	"amqps":      {"routing_key_template"},
+	"redis":      {"topic_template"},
+	"rediss":     {"topic_template"},
+	"servicebus": {"topic_template", "key_template"},
+	"jsonl":      nil,
+	"https":      nil,
+	"http":       nil,
+	"discard":    {"topic_template", "key_template", "routing_key_template"}, // stands for any other
 }
 
 // wire refuses formats and templates that cannot be used, also those that the sink's broker has no use for.
