@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,10 +38,11 @@ var lastSeq atomic.Int64
 
 // NewMessage makes a message for a topic, with an id and a number of its own.
 func NewMessage(topic, key string) broker.Envelope {
+	seq := lastSeq.Add(1)
 	return broker.Envelope{
 		Record: &outbox.Record{
-			Message: outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Type: "Tested", ContentType: "text/plain", Payload: []byte("payload")},
-			Seq:     lastSeq.Add(1), CreatedAt: time.Now(),
+			Message: outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Type: "Tested", ContentType: "text/plain", Payload: []byte("payload " + strconv.FormatInt(seq, 10))},
+			Seq:     seq, CreatedAt: time.Now(),
 		},
 		Epoch: 1, Lineage: "1", Attempt: 1,
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,11 +18,32 @@ import (
 
 	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/broker/brokertest"
-	"github.com/onwardhq/onward/outbox"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+// What the tests of all brokers have in common.
+const patience = brokertest.Patience
+
+var (
+	until    = brokertest.Until
+	message  = brokertest.NewMessage
+	messages = brokertest.NewMessages
+	publish  = brokertest.Publish
+)
+
+// want compares one answer with a situation's row of the table.
+func want(tb testing.TB, r broker.Result, s situation) {
+	tb.Helper()
+	brokertest.Want(tb, r, rows()[s])
+}
+
+// rows are the table.
+func rows() []brokertest.Row {
+	rows := make([]brokertest.Row, len(verdicts))
+	for i, v := range verdicts {
+		rows[i] = brokertest.Row{Outcome: v.outcome, Code: v.code, Seen: v.seen, Means: v.means}
+	}
+	return rows
+}
 
 // commonURL is the server that all tests share; each has streams of its own there.
 func commonURL(tb testing.TB) string {
@@ -33,17 +53,6 @@ func commonURL(tb testing.TB) string {
 		tb.Skip(`ONWARD_TEST_REDIS_URL is not set: dev/services up redis && eval "$(dev/services env redis)"`)
 	}
 	return u
-}
-
-// until polls a condition.
-func until(tb testing.TB, what string, holds func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(patience)
-	for tick := time.NewTicker(5 * time.Millisecond); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within %s", what, patience)
-		}
-	}
 }
 
 // bench is one test's stream, and a client that looks at it.
@@ -166,70 +175,6 @@ func closeNow(p *Publisher) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	_ = p.Close(ctx)
-}
-
-var numbers struct {
-	sync.Mutex
-	seq int64
-}
-
-// message makes one for a topic.
-func message(topic, key string) broker.Envelope {
-	numbers.Lock()
-	defer numbers.Unlock()
-	numbers.seq++
-	return broker.Envelope{
-		Record: &outbox.Record{
-			Message: outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Type: "Tested", ContentType: "text/plain", Payload: []byte("payload")},
-			Seq:     numbers.seq, CreatedAt: time.Now(),
-		},
-		Epoch: 1, Lineage: "1", Attempt: 1,
-	}
-}
-
-func messages(n int, topic string) []broker.Envelope {
-	batch := make([]broker.Envelope, n)
-	for i := range batch {
-		batch[i] = message(topic, "")
-	}
-	return batch
-}
-
-// publish returns the answers to a batch, all of which must come.
-func publish(tb testing.TB, ctx context.Context, p broker.Publisher, batch ...broker.Envelope) []broker.Result { //nolint:revive // tb first, as testing does
-	tb.Helper()
-	var mu sync.Mutex
-	results, answered := make([]broker.Result, len(batch)), 0
-	all := make(chan struct{})
-	p.Publish(ctx, batch, func(i int, r broker.Result) {
-		mu.Lock()
-		defer mu.Unlock()
-		if results[i].Outcome != 0 {
-			tb.Errorf("message %d was answered twice: %v, %v", i, results[i], r)
-		}
-		results[i] = r
-		if answered++; answered == len(batch) {
-			close(all)
-		}
-	})
-	select {
-	case <-all:
-	case <-time.After(patience):
-		tb.Fatalf("answers are missing after %s", patience)
-	}
-	return results
-}
-
-// want compares one answer with a situation's row of the table.
-func want(tb testing.TB, r broker.Result, s situation) {
-	tb.Helper()
-	v := verdicts[s]
-	if r.Outcome != v.outcome || r.Code != v.code {
-		tb.Errorf("got %s %s (%v), want %s %s: %s", r.Outcome, r.Code, r.Err, v.outcome, v.code, v.means)
-	}
-	if v.outcome > broker.Duplicate && r.Err == nil {
-		tb.Errorf("%s without a cause", r.Outcome)
-	}
 }
 
 // server is one of a test's own.

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,13 +20,35 @@ import (
 
 	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/broker/brokertest"
-	"github.com/onwardhq/onward/outbox"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+// What the tests of all brokers have in common.
+const patience = brokertest.Patience
+
+var (
+	until    = brokertest.Until
+	message  = brokertest.NewMessage
+	messages = brokertest.NewMessages
+	publish  = brokertest.Publish
+	start    = brokertest.Start
+)
+
+// want compares one answer with a situation's row of the table.
+func want(tb testing.TB, r broker.Result, s situation) {
+	tb.Helper()
+	brokertest.Want(tb, r, rows()[s])
+}
+
+// rows are the table.
+func rows() []brokertest.Row {
+	rows := make([]brokertest.Row, len(verdicts))
+	for i, v := range verdicts {
+		rows[i] = brokertest.Row{Outcome: v.outcome, Code: v.code, Seen: v.seen, Means: v.means}
+	}
+	return rows
+}
 
 // The keys that the peer knows.
 const (
@@ -130,17 +151,6 @@ func (x *peer) declare(entity string, s settings) {
 	}
 	if err != nil {
 		x.tb.Fatal(err)
-	}
-}
-
-// until polls a condition.
-func until(tb testing.TB, what string, holds func() bool) {
-	tb.Helper()
-	deadline := time.Now().Add(patience)
-	for tick := time.NewTicker(5 * time.Millisecond); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within %s", what, patience)
-		}
 	}
 }
 
@@ -301,78 +311,6 @@ func closeNow(p *Publisher) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	_ = p.Close(ctx)
-}
-
-var numbers struct {
-	sync.Mutex
-	seq int64
-}
-
-// message makes one for a topic.
-func message(topic, key string) broker.Envelope {
-	numbers.Lock()
-	defer numbers.Unlock()
-	numbers.seq++
-	return broker.Envelope{
-		Record: &outbox.Record{
-			Message: outbox.Message{ID: outbox.NewID(), Topic: topic, Key: key, Type: "Tested", ContentType: "text/plain", Payload: []byte("payload " + strconv.FormatInt(numbers.seq, 10))},
-			Seq:     numbers.seq, CreatedAt: time.Now(),
-		},
-		Epoch: 1, Lineage: "1", Attempt: 1,
-	}
-}
-
-func messages(n int, topic string) []broker.Envelope {
-	batch := make([]broker.Envelope, n)
-	for i := range batch {
-		batch[i] = message(topic, "")
-	}
-	return batch
-}
-
-// start publishes a batch; the returned function waits for its answers.
-func start(tb testing.TB, ctx context.Context, p broker.Publisher, batch ...broker.Envelope) func() []broker.Result { //nolint:revive // tb first, as testing does
-	var mu sync.Mutex
-	results, answered := make([]broker.Result, len(batch)), 0
-	all := make(chan struct{})
-	p.Publish(ctx, batch, func(i int, r broker.Result) {
-		mu.Lock()
-		defer mu.Unlock()
-		if results[i].Outcome != 0 {
-			tb.Errorf("message %d was answered twice: %v, %v", i, results[i], r)
-		}
-		results[i] = r
-		if answered++; answered == len(batch) {
-			close(all)
-		}
-	})
-	return func() []broker.Result {
-		tb.Helper()
-		select {
-		case <-all:
-		case <-time.After(patience):
-			tb.Fatalf("answers are missing after %s", patience)
-		}
-		return results
-	}
-}
-
-// publish returns the answers to a batch, all of which must come.
-func publish(tb testing.TB, ctx context.Context, p broker.Publisher, batch ...broker.Envelope) []broker.Result { //nolint:revive // tb first, as testing does
-	tb.Helper()
-	return start(tb, ctx, p, batch...)()
-}
-
-// want compares one answer with a situation's row of the table.
-func want(tb testing.TB, r broker.Result, s situation) {
-	tb.Helper()
-	v := verdicts[s]
-	if r.Outcome != v.outcome || r.Code != v.code {
-		tb.Errorf("got %s %s (%v), want %s %s: %s", r.Outcome, r.Code, r.Err, v.outcome, v.code, v.means)
-	}
-	if v.outcome > broker.Duplicate && r.Err == nil {
-		tb.Errorf("%s without a cause", r.Outcome)
-	}
 }
 
 // newProxy makes one before the peer, and returns the connection string that leads through it.
