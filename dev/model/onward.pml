@@ -197,13 +197,19 @@ inline answered(i, p) {
 
 /* ---- statements of the database, each in one step */
 
+#ifdef CLAIM_OF_ANY_ROW
+#define CLAIMS(i, q) true
+#else
+#define CLAIMS(i, q) (cursor[i] && no[i] == q.no)
+#endif
+
 /* claim.sql: partition p for life i. listens: the relay gets the answer */
-inline claim(i, p, listens) {
+inline claim(i, p, q, listens) {
     if
 #ifdef CLAIM_WITHOUT_OWN_ROW
     :: owner[p] == NOBODY ->
 #else
-    :: owner[p] == NOBODY && registered[i] && leased[i] != EXPIRED ->
+    :: owner[p] == NOBODY && registered[i] && leased[i] != EXPIRED && CLAIMS(i, q) ->
 #endif
         owner[p] = ME(i);
         epoch[p]++;
@@ -418,7 +424,7 @@ inline die(i) {
 /* what life i does with partition q */
 #define WORK(i, q) \
     :: atomic { life[i] == ALIVE && held[AT(i, q)] == 0 && owner[q] == NOBODY && request[i].kind == NONE && registered[i] && leased[i] != EXPIRED -> \
-        request[i].kind = CLAIM; request[i].gives = q + 1; printf("relay %d claims partition %d\n", ME(i), q) } \
+        request[i].kind = CLAIM; request[i].no = known[i]; request[i].gives = q + 1; printf("relay %d claims partition %d\n", ME(i), q) } \
     :: atomic { life[i] == ALIVE && held[AT(i, q)] == 0 && owner[q] == ME(i) && request[i].kind == NONE -> \
         d_step { forget(i); life[i] = VOID; printf("relay %d finds partition %d to be its own\n", ME(i), q) } } \
     :: atomic { life[i] == ALIVE && held[AT(i, q)] != 0 && MAY_SEND(i) && FREE_TO_SEND(i, q) && sent[AT(i, q)] < MESSAGES && OPEN(i) < WINDOW && \
@@ -476,7 +482,7 @@ end:
 #endif
 
 #define SERVE(i, q, listens) \
-    :: atomic { q.kind == CLAIM && locked[i] == NOBODY -> d_step { claim(i, q.gives - 1, listens); clear(q) } } \
+    :: atomic { q.kind == CLAIM && locked[i] == NOBODY -> d_step { claim(i, q.gives - 1, q, listens); clear(q) } } \
     :: atomic { q.kind == SETTLE -> d_step { settle(i, q, listens, true) } } \
     :: atomic { q.kind == SETTLE && OUTSIDE(i) -> d_step { settle(i, q, listens, false) } }
 

@@ -196,11 +196,13 @@ func (s *Session) compare(ctx context.Context, op string) (view, error) {
 	return v, nil
 }
 
-// claim takes free partitions with their cursors.
+// claim takes free partitions with their cursors, between two settles: each gives the cursor row another number.
 func (s *Session) claim(ctx context.Context, op string, n int) error {
+	s.settling.Lock()
+	defer s.settling.Unlock()
 	failpoint.Hit("postgres.claim.before")
 	var got []holding
-	err := s.trip(ctx, true, "claim", []any{s.sink, s.member.ID.String(), n, s.tokenNow()}, func(rows pgx.Rows) error {
+	err := s.trip(ctx, true, "claim", s.claiming(n), func(rows pgx.Rows) error {
 		for rows.Next() {
 			var h holding
 			c := &h.cursor
@@ -219,6 +221,13 @@ func (s *Session) claim(ctx context.Context, op string, n int) error {
 	defer s.mu.Unlock()
 	s.ledger.add(got)
 	return nil
+}
+
+// claiming are the arguments of a claim of n partitions.
+func (s *Session) claiming(n int) []any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []any{s.sink, s.member.ID.String(), n, s.token, s.no}
 }
 
 // refresh settles how far the reads are where nothing was settled for long: a sink may have passed over all that they saw.

@@ -145,7 +145,7 @@ func (m *million) round(parked int) []bounded {
 		named("followers", 100, sink, m.hot[0], "hot0", int64(0), int64(0), 256, int64(1<<20)),
 		named("heartbeat", 60, id, token),
 		named("look", 2*n+60, []string{sink}, id),
-		named("claim", 100*n, "free", id, n, token),
+		named("claim", 100*n, "free", id, n, token, int64(0)),
 		named("expired", 60, id),
 		named("reload", 2*n+60, sink, id),
 		taken("lock_relay", 60, id, true),

@@ -96,8 +96,28 @@ func TestARelayThatIsNotLiveClaimsNothing(t *testing.T) {
 	}
 }
 
-// A claim that commits after its relay has given up waiting and read its cursors again is found by the next look: the
-// session is loaded again, and the partition is served.
+// A claim that is carried out only after its relay has given up waiting and loaded its session again takes nothing: found by the next
+// look, it would have the session loaded a second time, and all that is unsettled published once more.
+func TestAClaimThatComesAfterAReloadTakesNothing(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, 4)
+	s := g.enter()
+	late := s.claiming(4)
+	_ = s.fail("claim", "its fate is unknown", context.DeadlineExceeded)
+	s.Reset()
+	if _, err := s.Renew(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	g.Exec(t, s.sql["claim"], late...)
+	if l, err := s.Renew(t.Context(), false); err != nil || len(l.Owned) > 0 {
+		t.Errorf("it holds %v, %v", l.Owned, err)
+	}
+	if l := g.renew(s); len(l.Owned) != 4 {
+		t.Errorf("then it claims %v", l.Owned)
+	}
+}
+
+// A claim that its relay does not know of is found by the next look: the session is loaded again, and the partition is served.
 func TestAClaimThatNobodyKnowsOfIsFound(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 4)
@@ -110,7 +130,7 @@ func TestAClaimThatNobodyKnowsOfIsFound(t *testing.T) {
 	}
 	wantTexts(t, "of two partitions", sorted(g.drain(s)), []string{fmt.Sprint(held(s)[0]), fmt.Sprint(held(s)[1])})
 	known := held(s)
-	g.Exec(t, s.sql["claim"], s.sink, s.member.ID.String(), 1, s.token)
+	g.Exec(t, s.sql["claim"], s.claiming(1)...)
 	if _, err := s.Renew(t.Context(), true); !errors.Is(err, store.ErrReload) {
 		t.Fatalf("a partition is owned that is not known: %v, want ErrReload", err)
 	}
@@ -210,7 +230,7 @@ func TestALostAnswerIsLookedUp(t *testing.T) {
 		act   func(t *testing.T, s *Session, p store.Page) error
 		then  []string
 	}{
-		"claim": {`FOR KEY SHARE OF r`, "partitions", func(t *testing.T, s *Session, _ store.Page) error {
+		"claim": {`FOR KEY SHARE OF r, c`, "partitions", func(t *testing.T, s *Session, _ store.Page) error {
 			_, err := s.Renew(t.Context(), true)
 			return err
 		}, texts},

@@ -173,6 +173,8 @@ func most(name string) int {
 	switch name {
 	case "read_shares", "promote": // a level of an index more, for each row
 		return 100
+	case "late rows alone": // an index page for each transaction that was open: others use the server too
+		return 30
 	case "heads", "free", "look", "settle", "settle_verdicts": // some pages for each partition, whose rows are written again and again
 		return 4 * 64
 	}
