@@ -61,7 +61,7 @@ type Diagnosis struct {
 }
 
 // Verdict is the worst of the findings; Unknown where there are none.
-func (d *Diagnosis) Verdict() Severity {
+func (d Diagnosis) Verdict() Severity {
 	worst := Severity(0)
 	for i := range d.Findings {
 		worst = max(worst, d.Findings[i].Severity)
@@ -76,7 +76,7 @@ func (d *Diagnosis) Verdict() Severity {
 func (d *Diagnosis) Add(f ...Finding) { d.Findings = append(d.Findings, f...) }
 
 // Has reports whether a check found something at least this bad.
-func (d *Diagnosis) Has(check string, s Severity) bool {
+func (d Diagnosis) Has(check string, s Severity) bool {
 	for i := range d.Findings {
 		if f := &d.Findings[i]; f.Check == check && f.Severity >= s {
 			return true
