@@ -71,9 +71,10 @@ func (p *Publisher) Examine(ctx context.Context, q doctor.Question) (doctor.Diag
 		if e.ErrorCode != natsgo.JSErrCodeStreamNotFound {
 			return doctor.Diagnosis{}, fmt.Errorf("examine stream %s: %w", x.name, e)
 		}
-		x.found("jetstream-stream", doctor.Unsafe, "there is no such stream", "nothing can be published", "nats stream add "+x.name+" --subjects 'orders.>' --storage file --replicas 3 --discard new --defaults")
-		x.d.Worth = "nothing: there is no stream " + x.name
-		return x.d, nil
+		return doctor.Diagnosis{}, &outbox.Error{
+			Code: broker.CodeUnavailable, Op: "examine stream " + x.name, Detail: "it does not exist",
+			Hint: "nats stream add " + x.name + " --subjects 'orders.>' --storage file --replicas 3 --discard new --defaults, with the sink's topics as subjects",
+		}
 	}
 	x.takes()
 	x.storage()

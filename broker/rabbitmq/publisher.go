@@ -6,6 +6,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +30,9 @@ type Config struct {
 	MaxPending int
 	// Channels is how many share the messages; a key has its channel. 0: 4; at most 100.
 	Channels int
+	// ManagementURL is where the management plugin answers, http://user:password@host:15672, for Examine alone: types and limits
+	// of queues are said nowhere else. Without a user it is asked as the broker is. Empty: that is not read.
+	ManagementURL string
 	// Wire says how messages are written; the zero value is the raw format. RoutingKey is a template, empty: the topic. RabbitMQ
 	// has no other names: Topic and Key are refused.
 	Wire broker.WireConfig
@@ -47,6 +51,9 @@ func (c Config) Validate() error {
 	}
 	if c.Wire.Topic != "" || c.Wire.Key != "" {
 		faults = append(faults, "topic_template and key_template are for other brokers: RabbitMQ has exchanges and routing keys")
+	}
+	if u, err := url.Parse(c.ManagementURL); c.ManagementURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		faults = append(faults, "ManagementURL is no http:// or https:// address")
 	}
 	if c.AckTimeout != 0 && c.AckTimeout < 100*time.Millisecond {
 		faults = append(faults, fmt.Sprintf("AckTimeout is %s: want 100ms at least, or 0 for 10s", c.AckTimeout))

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/onwardhq/onward/doctor"
+	"github.com/onwardhq/onward/outbox"
 )
 
 const reportColumns = 80 // of a report that goes to no terminal, and of wide ones
@@ -37,11 +38,14 @@ func writeAnswer(b *strings.Builder, a *doctor.Answer, p painter, columns int) {
 	b.WriteString(p(title, bold) + "  " + p(about, faint) + "\n")
 	if a.Err != nil {
 		b.WriteString("  " + p(pad("unknown"), severityStyles[doctor.Unknown]) + strings.Join(wrap(visible(a.Err.Error()), columns-len(margin)), "\n"+margin) + "\n")
+		if hint := outbox.Hint(a.Err); hint != "" {
+			b.WriteString(margin + p("fix: ", bold) + visible(hint) + "\n")
+		}
 		return
 	}
 	verdict := a.Verdict()
 	b.WriteString("  " + p(pad(verdict.String()), severityStyles[verdict]) + p(strings.Join(wrap(visible(a.Worth), columns-len(margin)), "\n"+margin), bold) + "\n\n")
-	findings := slices.Clone(a.Findings)
+	findings := together(a.Findings)
 	slices.SortStableFunc(findings, func(x, y doctor.Finding) int { return int(y.Severity) - int(x.Severity) })
 	for _, f := range findings {
 		read := visible(f.Read)
@@ -56,6 +60,22 @@ func writeAnswer(b *strings.Builder, a *doctor.Answer, p painter, columns int) {
 			b.WriteString(margin + p("fix: ", bold) + visible(f.Fix) + "\n")
 		}
 	}
+}
+
+// together are the findings, with what is as it should be in several places in one line: a sink may have many topics.
+func together(all []doctor.Finding) []doctor.Finding {
+	var out []doctor.Finding
+	for _, f := range all {
+		i := slices.IndexFunc(out, func(o doctor.Finding) bool {
+			return f.Severity == doctor.OK && o.Severity == doctor.OK && o.Check == f.Check && o.Read == f.Read
+		})
+		if i >= 0 {
+			out[i].Where += ", " + f.Where
+			continue
+		}
+		out = append(out, f)
+	}
+	return out
 }
 
 func pad(word string) string { return word + strings.Repeat(" ", max(1, 9-len(word))) }

@@ -255,7 +255,7 @@ func redisConfig(s config.Sink) redis.Config {
 }
 
 func rabbitConfig(s config.Sink) rabbitmq.Config {
-	return rabbitmq.Config{Exchange: s.RabbitMQ.Exchange, Channels: s.RabbitMQ.Channels, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire()}
+	return rabbitmq.Config{Exchange: s.RabbitMQ.Exchange, ManagementURL: s.RabbitMQ.ManagementURL, Channels: s.RabbitMQ.Channels, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire()}
 }
 
 func closePublisher(p broker.Publisher, grace time.Duration) error {

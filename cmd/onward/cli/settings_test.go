@@ -97,6 +97,8 @@ var others = map[string]string{
 	"sinks[].webhook.allow_networks": "=TestARelayPostsToAnEndpoint",
 	"sinks[].webhook.ca_file":        "=TestARelayPostsToAnEndpoint",
 
+	"sinks[].rabbitmq.management_url": "http://seven:15672",
+
 	"database.prepared_statements": "false",
 	"database.publish_when":        "=TestPublishWhenReachesTheStore",
 }

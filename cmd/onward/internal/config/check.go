@@ -165,8 +165,10 @@ func (k *checker) sink(path string, s *Sink) {
 		}
 	}
 	k.that(s.NATS.Stream != "" || s.Scheme() != "nats" || k.need < NeedRelay, path+".nats.stream", "is missing: name the stream that takes the messages")
-	if s.NATS.MonitorURL != "" {
-		k.url(path+".nats.monitor_url", s.NATS.MonitorURL, []string{"http", "https"})
+	for name, address := range map[string]string{".nats.monitor_url": s.NATS.MonitorURL, ".rabbitmq.management_url": s.RabbitMQ.ManagementURL} {
+		if address != "" {
+			k.url(path+name, address, []string{"http", "https"})
+		}
 	}
 	k.kafka(path, s)
 	k.rabbitMQ(path, s)

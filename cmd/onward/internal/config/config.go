@@ -97,6 +97,8 @@ type NATS struct {
 type RabbitMQ struct {
 	Exchange string `key:"exchange" note:"the exchange that takes the messages, a name or a template like topic_template; default: the server's default exchange, where the routing key is the name of a queue"`
 	Channels int    `key:"channels" default:"4" note:"channels that share the messages; a key has its channel"`
+
+	ManagementURL string `key:"management_url" secret:"true" note:"where the management plugin answers, http://user:password@host:15672 (default user: that of url): onward doctor reads there how queues keep messages"`
 }
 
 // JSONL is what only a file of lines needs.
