@@ -131,9 +131,6 @@ func (x *examination) persistence() {
 	if x.aof() == "0" {
 		return
 	}
-	if status := x.info["aof_last_write_status"]; status != "" && status != "ok" {
-		x.found("redis-aof-status", "", doctor.Unsafe, "aof_last_write_status = "+status, "the server could not write what it has acknowledged to its disk", "make room on its disk, and look into its log")
-	}
 	value, known := x.settings["appendfsync"]
 	read := "appendfsync = " + value
 	const check = "redis-appendfsync"
