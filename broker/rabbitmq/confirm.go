@@ -46,7 +46,7 @@ func (l *lane) head() (done <-chan struct{}, waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(l.entries) == 0 {
-		return nil, !l.held.empty()
+		return nil, !l.held.Empty()
 	}
 	if c := l.entries[0].confirm; c != nil {
 		done = c.Done()
@@ -149,13 +149,13 @@ func (l *lane) confirmed(e *entry) {
 	p.took(l.link, e)
 	switch {
 	case e.doubtful:
-		p.settle(e.flight, unclear.errorf("a copy of it was returned"))
+		p.flights.Settle(e.flight, unclear.errorf("a copy of it was returned"))
 	case !e.confirm.Acked():
-		p.settle(e.flight, nacked.errorf("the server refused it (basic.nack)"))
+		p.flights.Settle(e.flight, nacked.errorf("the server refused it (basic.nack)"))
 	case e.returned != nil:
-		p.settle(e.flight, unroutable.errorf("returned: %d %s: exchange %q, routing key %q", e.returned.ReplyCode, e.returned.ReplyText, e.to.exchange, e.to.key))
+		p.flights.Settle(e.flight, unroutable.errorf("returned: %d %s: exchange %q, routing key %q", e.returned.ReplyCode, e.returned.ReplyText, e.to.exchange, e.to.key))
 	default:
-		p.settle(e.flight, taken.result(nil))
+		p.flights.Settle(e.flight, taken.result(nil))
 	}
 }
 
@@ -163,7 +163,7 @@ func (l *lane) confirmed(e *entry) {
 func (l *lane) unblock(channel *amqp.Channel) {
 	p := l.link.publisher
 	p.mu.Lock()
-	stuck := l.alone && len(l.entries) > 0 && !slices.ContainsFunc(l.entries, func(e *entry) bool { return e.flight.state != over })
+	stuck := l.alone && len(l.entries) > 0 && !slices.ContainsFunc(l.entries, func(e *entry) bool { return !e.flight.Answered() })
 	crowded := len(l.entries) > 2*p.cfg.MaxPending // copies whose confirmations never came
 	p.mu.Unlock()
 	if crowded {
@@ -191,7 +191,7 @@ func (l *lane) closed(e *amqp.Error) {
 	l.channel, l.returns, l.entries = nil, nil, nil
 	if e == nil || l.link.conn.IsClosed() || !e.Server {
 		for _, one := range open {
-			p.settle(one.flight, connectionLost.errorf("closed before the answer: %w", reason(e)))
+			p.flights.Settle(one.flight, connectionLost.errorf("closed before the answer: %w", reason(e)))
 		}
 		return
 	}
@@ -204,7 +204,7 @@ func (l *lane) closed(e *amqp.Error) {
 	}
 	for _, one := range open {
 		p.suspect(one)
-		p.settle(one.flight, channelClosed.errorf("the server closed the channel because of one of %d messages: %w", len(open), e))
+		p.flights.Settle(one.flight, channelClosed.errorf("the server closed the channel because of one of %d messages: %w", len(open), e))
 	}
 }
 
@@ -230,7 +230,7 @@ func (p *Publisher) mayCloseChannel(id outbox.ID, to address, size int) bool {
 
 // took notes that the server took a message, and lets others go that waited to know. The caller has the lock.
 func (p *Publisher) took(l *link, e *entry) {
-	delete(p.suspects, e.flight.id)
+	delete(p.suspects, e.flight.ID)
 	delete(p.denied, e.to)
 	news := e.size > p.largest
 	p.largest = max(p.largest, e.size)
@@ -247,10 +247,9 @@ func (p *Publisher) took(l *link, e *entry) {
 		return
 	}
 	alone := l.lanes[len(l.lanes)-1]
-	for f := alone.held.pop(); f != nil; f = alone.held.pop() {
-		p.queue.push(f)
+	for f := alone.held.Pop(); f != nil; f = alone.held.Pop() {
+		p.flights.Push(f)
 	}
-	signal(p.work)
 }
 
 // maxSuspects bounds what is remembered of messages and addresses that a channel was closed for.
@@ -261,7 +260,7 @@ func (p *Publisher) suspect(e *entry) {
 	if len(p.suspects) >= maxSuspects {
 		clear(p.suspects)
 	}
-	p.suspects[e.flight.id] = struct{}{}
+	p.suspects[e.flight.ID] = struct{}{}
 }
 
 // blame answers the one message that a channel was closed for. The caller has the lock.
@@ -272,7 +271,7 @@ func (p *Publisher) blame(e *entry, cause *amqp.Error) {
 		}
 		p.denied[e.to] = struct{}{}
 	}
-	p.settle(e.flight, p.judge(cause).result(cause))
+	p.flights.Settle(e.flight, p.judge(cause).result(cause))
 }
 
 var sizeText = regexp.MustCompile(`message size \d+ is larger than configured max size (\d+)`)

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/inflight"
 )
 
 // When a lost connection is made again, at the earliest, and how long the server has to say goodbye.
@@ -32,8 +33,8 @@ type link struct {
 
 // keep is the goroutine that has a connection, and another one when that is lost.
 func (p *Publisher) keep() {
-	for n := 0; p.stop.Err() == nil; n++ {
-		conn, socket, err := p.dial.connect(p.stop, n)
+	for n := 0; p.flights.Stopped().Err() == nil; n++ {
+		conn, socket, err := p.dial.connect(p.flights.Stopped(), n)
 		if err == nil {
 			p.serve(conn, socket)
 			continue
@@ -43,7 +44,7 @@ func (p *Publisher) keep() {
 		p.mu.Unlock()
 		select {
 		case <-time.After(redialAfter + rand.N(redialAfter)):
-		case <-p.stop.Done():
+		case <-p.flights.Stopped().Done():
 		}
 	}
 }
@@ -71,7 +72,7 @@ func (p *Publisher) serve(conn *amqp.Connection, socket net.Conn) {
 		if e != nil {
 			err = e
 		}
-	case <-p.stop.Done():
+	case <-p.flights.Stopped().Done():
 		goodbyes := time.AfterFunc(goodbye, func() { _ = socket.Close() })
 		_ = conn.Close()
 		goodbyes.Stop()
@@ -105,8 +106,8 @@ func (p *Publisher) unlink(l *link, err error) {
 		p.fault = errors.New("rabbitmq: the connection was closed")
 	}
 	for _, lane := range l.lanes {
-		for f := lane.held.pop(); f != nil; f = lane.held.pop() {
-			p.settle(f, notConnected.errorf("no connection: %w", p.fault))
+		for f := lane.held.Pop(); f != nil; f = lane.held.Pop() {
+			p.flights.Settle(f, notConnected.errorf("no connection: %w", p.fault))
 		}
 	}
 }
@@ -151,15 +152,15 @@ type lane struct {
 
 	channel *amqp.Channel // nil while there is none
 	returns chan amqp.Return
-	entries []*entry // what was sent and is not confirmed, oldest first
-	held    queue    // what waits until the lane takes it
+	entries []*entry       // what was sent and is not confirmed, oldest first
+	held    inflight.Queue // what waits until the lane takes it
 }
 
 // entry is one basic.publish.
 type entry struct {
-	flight   *flight // it may have its answer already
-	id       string  // its message-id
-	size     int     // of its payload
+	flight   *inflight.Flight // it may have its answer already
+	id       string           // its message-id
+	size     int              // of its payload
 	to       address
 	confirm  *amqp.DeferredConfirmation // nil until it was sent
 	returned *amqp.Return
@@ -209,19 +210,23 @@ func (l *lane) open() (*amqp.Channel, <-chan *amqp.Error, error) {
 // takes reports whether a message may be sent now. The caller has the lock.
 func (l *lane) takes() bool { return l.channel != nil && (!l.alone || len(l.entries) == 0) }
 
+// call wakes who watches the lane, or will.
+func (l *lane) call() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
 // release puts what was held back into the queue: one message where one goes alone. The caller has the lock.
 func (l *lane) release() {
 	p := l.link.publisher
 	for l.takes() {
-		f := l.held.pop()
-		for f != nil && f.state == over {
-			f = l.held.pop()
-		}
+		f := l.held.Pop()
 		if f == nil {
 			return
 		}
-		p.queue.push(f)
-		signal(p.work)
+		p.flights.Push(f)
 		if l.alone {
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/inflight"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -94,30 +95,17 @@ type Publisher struct {
 	dial  dialer
 
 	mu       sync.Mutex
-	link     *link // nil while there is no connection
-	fault    error // why there is none
-	limit    int   // the server's max_message_size, where it has refused a larger one on this connection; 0: not known
-	queue    queue // what is to be sent
-	batches  []*batch
-	open     int // messages whose done has not returned
-	pending  int // messages that have no answer
-	answers  []answer
+	link     *link                  // nil while there is no connection
+	fault    error                  // why there is none
+	limit    int                    // the server's max_message_size, where it has refused a larger one on this connection; 0: not known
 	suspects map[outbox.ID]struct{} // were on their way when the server closed their channel, and no one knows which it meant
 	denied   map[address]struct{}   // where the server has closed a channel because of one message that went there
 	taken    map[string]struct{}    // exchanges of a template that took a message on this connection
 	largest  int                    // payload that the server took on this connection, or would take anyway
-	closing  bool
 
-	pulse    atomic.Int64  // when the watch last looked, since began
-	began    time.Time     // of the publisher's clock
-	work     chan struct{} // tells the writer that the queue has something
-	busy     chan struct{} // tells the watch that there is something on its way
-	answered chan struct{} // tells the answerer that there are answers
-	idle     chan struct{} // closed when open is 0 while closing
-	stop     context.Context
-	stopNow  context.CancelFunc
-	group    sync.WaitGroup
-	finished chan struct{} // closed when all goroutines have ended
+	pulse   atomic.Int64 // when the watch last looked, since began
+	began   time.Time    // of the publisher's clock
+	flights *inflight.Set
 }
 
 var (
@@ -147,14 +135,10 @@ func Dial(url string, o Options, c Config) (*Publisher, error) {
 	p := &Publisher{
 		cfg: c.withDefaults(), route: r, wire: wire, dial: d, began: time.Now(), fault: errConnecting,
 		suspects: map[outbox.ID]struct{}{}, denied: map[address]struct{}{}, taken: map[string]struct{}{},
-		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), answered: make(chan struct{}, 1),
-		idle: make(chan struct{}), finished: make(chan struct{}),
 	}
-	p.stop, p.stopNow = context.WithCancel(context.Background())
-	p.group.Go(p.keep)
-	p.group.Go(p.write)
-	p.group.Go(p.watch)
-	p.group.Go(p.giveAnswers)
+	p.flights = inflight.New(inflight.Config{Name: "rabbitmq", Mutex: &p.mu, AckTimeout: p.cfg.AckTimeout, MaxPending: p.cfg.MaxPending, Look: p.look})
+	p.flights.Go(p.keep)
+	p.flights.Go(p.write)
 	return p, nil
 }
 
@@ -184,7 +168,7 @@ func (p *Publisher) Check(ctx context.Context) error {
 	defer cancel()
 	e := &outbox.Error{Code: broker.CodeUnavailable, Op: "check RabbitMQ"}
 	p.mu.Lock()
-	l, fault, closing := p.link, p.fault, p.closing
+	l, fault, closing := p.link, p.fault, p.flights.Closing()
 	var blocked string
 	if l != nil {
 		blocked = l.blocked
@@ -213,13 +197,16 @@ func (p *Publisher) ask(ctx context.Context, l *link, e *outbox.Error) error {
 	exchange, fixed := p.route.fixed()
 	back := make(chan error, 1)
 	p.mu.Lock()
-	if p.closing {
-		p.mu.Unlock()
+	leave, open := p.flights.Enter()
+	p.mu.Unlock()
+	if !open {
 		e.Detail = "the publisher is closed"
 		return e
 	}
-	p.group.Go(func() { back <- l.lookUp(exchange, fixed && exchange != "") })
-	p.mu.Unlock()
+	go func() {
+		defer leave()
+		back <- l.lookUp(exchange, fixed && exchange != "")
+	}()
 	var err error
 	select {
 	case err = <-back:
@@ -243,35 +230,28 @@ func (p *Publisher) ask(ctx context.Context, l *link, e *outbox.Error) error {
 	return e
 }
 
-// Close waits for the answers on their way until ctx ends; what is left then is answered Uncertain if it was sent, and
-// Unavailable if not.
-func (p *Publisher) Close(ctx context.Context) error {
-	p.mu.Lock()
-	if !p.closing {
-		p.closing = true
-		if p.open == 0 {
-			close(p.idle)
-		}
-		go p.finish()
-	}
-	p.mu.Unlock()
-	select {
-	case <-p.idle:
-	case <-ctx.Done():
-		p.abandon(ctx.Err())
-	}
-	p.stopNow()
-	select {
-	case <-p.finished:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// Publish puts the batch into the queue of the writer and returns.
+func (p *Publisher) Publish(ctx context.Context, batch []broker.Envelope, done func(i int, r broker.Result)) {
+	p.flights.Publish(ctx, batch, done)
 }
 
-// finish waits for the goroutines, which end when stop does.
-func (p *Publisher) finish() {
-	<-p.stop.Done()
-	p.group.Wait()
-	close(p.finished)
+// Close waits for the answers on their way until ctx ends; what is left then is answered Uncertain if it was sent, and
+// Unavailable if not.
+func (p *Publisher) Close(ctx context.Context) error { return p.flights.Close(ctx) }
+
+// standstill is for how long the watch may not have looked: the client drops returns and confirmations that nobody took for 5 s, so a
+// process that stood still that long cannot trust what it has not seen.
+const standstill = 4 * time.Second
+
+// look is called by the watch over what is on its way. The caller has the lock.
+func (p *Publisher) look() {
+	if p.stoodStill() && p.link != nil {
+		p.link.drop()
+	}
+	p.pulse.Store(int64(time.Since(p.began)))
+}
+
+// stoodStill reports whether this process did nothing for a while: it was stopped, or its machine.
+func (p *Publisher) stoodStill() bool {
+	return time.Since(p.began)-time.Duration(p.pulse.Load()) > standstill
 }

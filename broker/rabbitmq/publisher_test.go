@@ -130,7 +130,7 @@ func TestASlowAnswerLosesNoReturn(t *testing.T) {
 	until(t, "all was returned, though the first answer is not taken", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.pending == 0
+		return p.flights.Pending() == 0
 	})
 	close(held)
 	until(t, "all is answered", func() bool { return left.Load() == 0 })

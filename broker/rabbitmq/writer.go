@@ -6,6 +6,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/inflight"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -19,26 +20,24 @@ func (p *Publisher) write() {
 			continue
 		}
 		select {
-		case <-p.work:
-		case <-p.stop.Done(): // everything has its answer by now
+		case <-p.flights.Work():
+		case <-p.flights.Stopped().Done(): // everything has its answer by now
 			return
 		}
 	}
 }
 
 // next takes the next message that has no answer yet from the queue, with the connection of this moment.
-func (p *Publisher) next() (*flight, *link) {
+func (p *Publisher) next() (*inflight.Flight, *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for f := p.queue.pop(); f != nil; f = p.queue.pop() {
+	for f := p.flights.Next(); f != nil; f = p.flights.Next() {
 		switch {
-		case f.state == over:
 		case p.link == nil:
-			p.settle(f, notConnected.errorf("no connection: %w", p.fault))
+			p.flights.Settle(f, notConnected.errorf("no connection: %w", p.fault))
 		case p.link.blocked != "":
-			p.settle(f, blocked.errorf("the server takes no messages: %s", p.link.blocked))
+			p.flights.Settle(f, blocked.errorf("the server takes no messages: %s", p.link.blocked))
 		default:
-			f.state = building
 			return f, p.link
 		}
 	}
@@ -53,33 +52,33 @@ type writer struct {
 }
 
 // send builds a message, finds its channel, and sends it there.
-func (w *writer) send(f *flight, l *link) {
+func (w *writer) send(f *inflight.Flight, l *link) {
 	p := w.publisher
-	e := &f.batch.envelopes[f.index]
+	e := f.Envelope()
 	m, to, fault := w.build(e, l)
 
 	p.mu.Lock()
-	if f.early != nil {
-		fault = f.early
+	if early := f.Early(); early != nil {
+		fault = early
 	}
 	if fault == nil && p.limit > 0 && len(m.Body) > p.limit {
 		r := aboveKnownLimit.errorf("a payload of %d bytes is larger than the server's max_message_size, %d bytes", len(m.Body), p.limit)
 		fault = &r
 	}
 	if fault != nil {
-		p.settle(f, *fault)
+		p.flights.Settle(f, *fault)
 		p.mu.Unlock()
 		return
 	}
-	lane := l.laneOf(e, p.mayCloseChannel(f.id, to, len(m.Body)))
-	defer signal(lane.wake)
+	lane := l.laneOf(e, p.mayCloseChannel(f.ID, to, len(m.Body)))
+	defer lane.call()
 	if !lane.takes() {
-		f.state = queued
-		lane.held.push(f)
+		f.Hold()
+		lane.held.Push(f)
 		p.mu.Unlock()
 		return
 	}
-	f.state = sent
+	f.Sent()
 	one := &entry{flight: f, id: m.MessageId, size: len(m.Body), to: to}
 	lane.entries = append(lane.entries, one)
 	channel := lane.channel
@@ -94,7 +93,7 @@ func (w *writer) send(f *flight, l *link) {
 		return
 	}
 	// It may be on the wire in part, so nothing may come behind it; the lane says what became of the others.
-	p.settle(f, connectionLost.errorf("the connection broke while it was sent: %w", err))
+	p.flights.Settle(f, connectionLost.errorf("the connection broke while it was sent: %w", err))
 	if !channel.IsClosed() {
 		l.drop()
 	}

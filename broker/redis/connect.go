@@ -256,15 +256,15 @@ func (d dialer) probe(ctx context.Context) error {
 
 // keep is the goroutine that has a connection, and another one when that is lost.
 func (p *Publisher) keep() {
-	for p.stop.Err() == nil {
-		l, err := p.dial.open(p.stop)
+	for p.flights.Stopped().Err() == nil {
+		l, err := p.dial.open(p.flights.Stopped())
 		if err == nil {
 			p.mu.Lock()
 			p.link, p.fault, p.limit = l, nil, l.limit
 			p.mu.Unlock()
 			select {
 			case <-l.gone:
-			case <-p.stop.Done():
+			case <-p.flights.Stopped().Done():
 			}
 			l.free()
 			err = errLost
@@ -274,7 +274,7 @@ func (p *Publisher) keep() {
 		p.mu.Unlock()
 		select {
 		case <-time.After(redialAfter + rand.N(redialAfter)):
-		case <-p.stop.Done():
+		case <-p.flights.Stopped().Done():
 		}
 	}
 }

@@ -134,17 +134,12 @@ func TestCloseEndsWhileTheServerIsSilent(t *testing.T) {
 	for _, r := range answers(t) {
 		want(t, r, contextEnded)
 	}
-	until(t, "its goroutines have ended", func() bool { return isClosed(p.finished) })
+	until(t, "its goroutines have ended", func() bool {
+		again, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		return p.Close(again) == nil
+	})
 	x.Thaw()
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 func TestAllFaultsOfTheSettingsAreToldAtOnce(t *testing.T) {

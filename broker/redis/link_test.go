@@ -2,8 +2,6 @@ package redis
 
 import (
 	"testing"
-
-	"github.com/onwardhq/onward/broker"
 )
 
 // What was never written is Unavailable and not Uncertain: the connection was closed between the queue and the socket.
@@ -14,14 +12,10 @@ func TestWhatWasNotWrittenIsNotUncertain(t *testing.T) {
 	l, err := p.dial.open(t.Context())
 	b.must(err)
 	l.free()
-	answer := make(chan broker.Result, 1)
-	one := &batch{envelopes: messages(1, b.topic), done: func(_ int, r broker.Result) { answer <- r }, flights: make([]flight, 1), left: 1, unwatch: func() bool { return true }}
-	one.flights[0] = flight{batch: one, state: building}
 	p.mu.Lock()
-	p.open, p.pending = p.open+1, p.pending+1
+	p.link = l // as the writer has it in its hand
 	p.mu.Unlock()
-	(&writer{publisher: p, flights: []*flight{&one.flights[0]}}).send(l)
-	want(t, <-answer, notConnected)
+	want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], notConnected)
 	if n := b.count(); n != 0 {
 		t.Errorf("the stream has %d entries, want none", n)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/inflight"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -95,21 +96,7 @@ type Publisher struct {
 	link    *link // nil while there is no connection
 	fault   error // why there is none
 	limit   int   // the server's proto-max-bulk-len, where it is known; else 0
-	queue   queue // what is to be sent
-	batches []*batch
-	open    int // messages whose done has not returned
-	pending int // messages that have no answer
-	answers []answer
-	closing bool
-
-	work     chan struct{} // tells the writer that the queue has something
-	busy     chan struct{} // tells the watch that there is something on its way
-	answered chan struct{} // tells the answerer that there are answers
-	idle     chan struct{} // closed when open is 0 while closing
-	stop     context.Context
-	stopNow  context.CancelFunc
-	group    sync.WaitGroup
-	finished chan struct{} // closed when all goroutines have ended
+	flights *inflight.Set
 }
 
 var (
@@ -132,16 +119,10 @@ func Dial(url string, o Options, c Config) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{
-		cfg: c, wire: wire, dial: d, fault: errConnecting,
-		work: make(chan struct{}, 1), busy: make(chan struct{}, 1), answered: make(chan struct{}, 1),
-		idle: make(chan struct{}), finished: make(chan struct{}),
-	}
-	p.stop, p.stopNow = context.WithCancel(context.Background())
-	p.group.Go(p.keep)
-	p.group.Go(p.write)
-	p.group.Go(p.watch)
-	p.group.Go(p.giveAnswers)
+	p := &Publisher{cfg: c, wire: wire, dial: d, fault: errConnecting}
+	p.flights = inflight.New(inflight.Config{Name: "redis", Mutex: &p.mu, AckTimeout: c.AckTimeout, MaxPending: c.MaxPending})
+	p.flights.Go(p.keep)
+	p.flights.Go(p.write)
 	return p, nil
 }
 
@@ -187,17 +168,17 @@ func (p *Publisher) Check(ctx context.Context) error {
 	defer cancel()
 	e := &outbox.Error{Code: broker.CodeUnavailable, Op: "check Redis"}
 	p.mu.Lock()
-	connected, closing := p.link != nil, p.closing
-	if !closing {
-		p.group.Add(1)
-		defer p.group.Done()
-	}
+	connected := p.link != nil
+	leave, open := p.flights.Enter()
 	p.mu.Unlock()
+	if open {
+		defer leave()
+	}
 	switch {
 	case ctx.Err() != nil:
 		e.Detail, e.Hint, e.Err = "not asked", "the context had ended before", context.Cause(ctx)
 		return e
-	case closing:
+	case !open:
 		e.Detail = "the publisher is closed"
 		return e
 	}
@@ -216,35 +197,11 @@ func (p *Publisher) Check(ctx context.Context) error {
 	return e
 }
 
-// Close waits for the answers on their way until ctx ends; what is left then is answered Uncertain if it was sent, and
-// Unavailable if not.
-func (p *Publisher) Close(ctx context.Context) error {
-	p.mu.Lock()
-	if !p.closing {
-		p.closing = true
-		if p.open == 0 {
-			close(p.idle)
-		}
-		go p.finish()
-	}
-	p.mu.Unlock()
-	select {
-	case <-p.idle:
-	case <-ctx.Done():
-		p.abandon(ctx.Err())
-	}
-	p.stopNow() // keep drops the connection, so that nobody waits for the server
-	select {
-	case <-p.finished:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// Publish puts the batch into the queue of the writer and returns.
+func (p *Publisher) Publish(ctx context.Context, batch []broker.Envelope, done func(i int, r broker.Result)) {
+	p.flights.Publish(ctx, batch, done)
 }
 
-// finish waits for the goroutines, which end when stop does.
-func (p *Publisher) finish() {
-	<-p.stop.Done()
-	p.group.Wait()
-	close(p.finished)
-}
+// Close waits for the answers on their way until ctx ends; what is left then is answered Uncertain if it was sent, and
+// Unavailable if not.
+func (p *Publisher) Close(ctx context.Context) error { return p.flights.Close(ctx) }

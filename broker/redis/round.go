@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/inflight"
 )
 
 // The most that goes out at once: a server with appendfsync always makes one fsync of what it reads at once.
@@ -26,8 +27,8 @@ func (p *Publisher) write() {
 			continue
 		}
 		select {
-		case <-p.work:
-		case <-p.stop.Done(): // everything has its answer by now
+		case <-p.flights.Work():
+		case <-p.flights.Stopped().Done(): // everything has its answer by now
 			return
 		}
 	}
@@ -40,17 +41,15 @@ func (p *Publisher) take(w *writer) *link {
 	w.flights = w.flights[:0]
 	size := 0
 	for len(w.flights) < roundMessages && size < roundBytes {
-		f := p.queue.pop()
+		f := p.flights.Next()
 		switch {
 		case f == nil:
 			size = roundBytes
-		case f.state == over:
 		case p.link == nil:
-			p.settle(f, notConnected.errorf("no connection: %w", p.fault))
+			p.flights.Settle(f, notConnected.errorf("no connection: %w", p.fault))
 		default:
-			f.state = building
 			w.flights = append(w.flights, f)
-			size += len(f.batch.envelopes[f.index].Payload)
+			size += len(f.Envelope().Payload)
 		}
 	}
 	if len(w.flights) == 0 {
@@ -62,7 +61,7 @@ func (p *Publisher) take(w *writer) *link {
 // writer is what the goroutine reuses from round to round.
 type writer struct {
 	publisher *Publisher
-	flights   []*flight
+	flights   []*inflight.Flight
 	out       broker.Outgoing
 }
 
@@ -70,18 +69,18 @@ type writer struct {
 func (w *writer) send(l *link) {
 	p := w.publisher
 	pipe := l.conn.Pipeline()
-	var sentFlights []*flight
+	var sentFlights []*inflight.Flight
 	var replies []*redis.Cmd
 	for _, f := range w.flights {
-		args, fault := w.build(&f.batch.envelopes[f.index], l)
+		args, fault := w.build(f.Envelope(), l)
 		p.mu.Lock()
-		if f.early != nil {
-			fault = f.early
+		if early := f.Early(); early != nil {
+			fault = early
 		}
 		if fault != nil {
-			p.settle(f, *fault)
+			p.flights.Settle(f, *fault)
 		} else {
-			f.state = sent
+			f.Sent()
 		}
 		p.mu.Unlock()
 		if fault == nil {
@@ -106,7 +105,7 @@ func (w *writer) send(l *link) {
 	p.mu.Lock()
 	for i, f := range sentFlights {
 		s, r := w.answer(replies[i], onDisk, untouched, err)
-		p.settle(f, r)
+		p.flights.Settle(f, r)
 		lost = lost || s == notConnected || s == readOnly // where go-redis gives the connection up, for another server behind the name
 	}
 	if lost {

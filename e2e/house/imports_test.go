@@ -19,6 +19,7 @@ var allowList = map[string]Allowance{
 	"broker/membroker":  {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
 	"broker/jsonl":      {Ours: []string{"outbox", "doctor", "broker", "internal/jsontext"}, Tests: []string{"leaktest", "broker/brokertest"}},
 	"broker/inprocess":  {Ours: []string{"outbox", "doctor", "broker"}, Tests: []string{"leaktest", "broker/brokertest", "relay", "store/memstore"}},
+	"broker/inflight":   {Ours: []string{"outbox", "broker"}, Tests: []string{"leaktest", "broker/brokertest", "broker/membroker"}}, // of drivers
 	"broker/discard":    {Ours: []string{"outbox", "doctor", "broker"}, Tests: []string{"leaktest", "broker/brokertest"}},
 	"doctor":            {Ours: []string{"outbox"}, Tests: []string{"leaktest"}},
 	"store":             {Ours: []string{"outbox"}},
@@ -51,12 +52,12 @@ var allowList = map[string]Allowance{
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 	"broker/rabbitmq": {
-		Ours:   []string{"outbox", "doctor", "broker"},
+		Ours:   []string{"outbox", "doctor", "broker", "broker/inflight"},
 		Theirs: ofRabbitMQ,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 	"broker/redis": {
-		Ours:   []string{"outbox", "doctor", "broker"},
+		Ours:   []string{"outbox", "doctor", "broker", "broker/inflight"},
 		Theirs: ofRedis,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},

@@ -1,4 +1,4 @@
-package redis
+package inflight
 
 import (
 	"context"
@@ -12,27 +12,27 @@ const (
 )
 
 // watch is the goroutine that sees timeouts.
-func (p *Publisher) watch() {
+func (s *Set) watch() {
 	timer := time.NewTimer(watchIdle)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-p.busy:
-		case <-p.stop.Done():
+		case <-s.busy:
+		case <-s.stop.Done():
 			return
 		}
-		timer.Reset(p.timeOut(time.Now()))
+		timer.Reset(s.look(time.Now()))
 	}
 }
 
-// timeOut answers what has waited for AckTimeout, and says when to look again. Batches are in the order of their deadlines.
-func (p *Publisher) timeOut(now time.Time) time.Duration {
+// look answers what has waited for AckTimeout, and says when to look again. Batches are in the order of their deadlines.
+func (s *Set) look(now time.Time) time.Duration {
 	var overdue []*batch
 	again := watchIdle
-	p.mu.Lock()
-	for len(p.batches) > 0 {
-		b := p.batches[0]
+	s.cfg.Mutex.Lock()
+	for len(s.batches) > 0 {
+		b := s.batches[0]
 		late := !now.Before(b.deadline)
 		if b.left > 0 && !late {
 			break
@@ -40,14 +40,17 @@ func (p *Publisher) timeOut(now time.Time) time.Duration {
 		if late {
 			overdue = append(overdue, b)
 		}
-		p.batches[0], p.batches = nil, p.batches[1:]
+		s.batches[0], s.batches = nil, s.batches[1:]
 	}
-	if p.open > 0 {
+	if s.open > 0 {
 		again = watchBusy
 	}
-	p.mu.Unlock()
+	if s.cfg.Look != nil {
+		s.cfg.Look()
+	}
+	s.cfg.Mutex.Unlock()
 	for _, b := range overdue {
-		p.expire(b, context.DeadlineExceeded)
+		s.expire(b, context.DeadlineExceeded)
 	}
 	return again
 }
