@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,9 @@ func (p *Publisher) Examine(ctx context.Context, q doctor.Question) (doctor.Diag
 		x.d.Server = "Kafka, 1 broker"
 	}
 	x.brokers = len(answer.Brokers)
+	if x.bootstrap = "HOST:9092"; x.brokers > 0 {
+		x.bootstrap = net.JoinHostPort(answer.Brokers[0].Host, strconv.Itoa(int(answer.Brokers[0].Port)))
+	}
 	if len(names) == 0 {
 		x.d.Worth = "not known: no topic is known that messages go to"
 		x.d.Add(doctor.Finding{
@@ -69,15 +73,16 @@ var topicSettings = []string{
 
 // examination is one run of Examine.
 type examination struct {
-	p       *Publisher
-	q       doctor.Question
-	d       doctor.Diagnosis
-	brokers int
-	looked  bool // at a topic whose settings could be read
-	copies  int  // the fewest that an acknowledgement stands for
-	of      int  // replicas of that topic
-	flushed bool // each message is on the disk when it is acknowledged, everywhere
-	unclean bool // anywhere
+	p         *Publisher
+	q         doctor.Question
+	d         doctor.Diagnosis
+	brokers   int
+	bootstrap string // the address of one, for commands
+	looked    bool   // at a topic whose settings could be read
+	copies    int    // the fewest that an acknowledgement stands for
+	of        int    // replicas of that topic
+	flushed   bool   // each message is on the disk when it is acknowledged, everywhere
+	unclean   bool   // anywhere
 }
 
 // topics are those that the question's messages go to.
@@ -127,8 +132,8 @@ func (x *examination) found(check, topic string, s doctor.Severity, read, means,
 }
 
 // alter is the command that sets a topic's setting.
-func alter(topic, setting string) string {
-	return "kafka-configs --bootstrap-server HOST:9092 --alter --entity-type topics --entity-name " + topic + " --add-config " + setting
+func (x *examination) alter(topic, setting string) string {
+	return "kafka-configs --bootstrap-server " + x.bootstrap + " --alter --entity-type topics --entity-name " + topic + " --add-config " + setting
 }
 
 // topic looks at one.
@@ -148,13 +153,13 @@ func (x *examination) topic(name string, t kmsg.MetadataResponseTopic, c configu
 		}
 	}
 	if c.err != nil || c.values["min.insync.replicas"] == "" {
-		x.found("kafka-settings", name, doctor.Unknown, fmt.Sprintf("its settings were not read: %v", cause(c.err)), "what an acknowledgement is worth is decided by them", "kafka-acls --bootstrap-server HOST:9092 --add --allow-principal User:NAME --operation DescribeConfigs --topic "+name)
+		x.found("kafka-settings", name, doctor.Unknown, fmt.Sprintf("its settings were not read: %v", cause(c.err)), "what an acknowledgement is worth is decided by them", "kafka-acls --bootstrap-server "+x.bootstrap+" --add --allow-principal User:NAME --operation DescribeConfigs --topic "+name)
 		return
 	}
 	x.replicas(name, replicas, inSync, c)
 	x.elections(name, replicas, c)
 	if limit, err := strconv.Atoi(c.values["max.message.bytes"]); err == nil {
-		x.d.Add(x.q.Payload("kafka-max-message-bytes", "topic "+name, fmt.Sprintf("max.message.bytes = %d", limit), x.p.wire.MaxPayload(limit-recordRoom), alter(name, "max.message.bytes=2097152")))
+		x.d.Add(x.q.Payload("kafka-max-message-bytes", "topic "+name, fmt.Sprintf("max.message.bytes = %d", limit), x.p.wire.MaxPayload(limit-recordRoom), x.alter(name, "max.message.bytes=2097152")))
 	}
 	x.cleaning(name, c)
 }
@@ -169,10 +174,10 @@ func cause(err error) error {
 // missing is a topic that the cluster has not, or does not show.
 func (x *examination) missing(name string, err error) {
 	const check = "kafka-topic"
-	create := fmt.Sprintf("kafka-topics --bootstrap-server HOST:9092 --create --topic %s --partitions 12 --replication-factor %d --config min.insync.replicas=%d", name, min(3, max(1, x.brokers)), min(2, max(1, x.brokers-1)))
+	create := fmt.Sprintf("kafka-topics --bootstrap-server %s --create --topic %s --partitions 12 --replication-factor %d --config min.insync.replicas=%d", x.bootstrap, name, min(3, max(1, x.brokers)), min(2, max(1, x.brokers-1)))
 	switch {
 	case !errors.Is(err, kerr.UnknownTopicOrPartition):
-		x.found(check, name, doctor.Unknown, err.Error(), "it could not be looked at", "kafka-acls --bootstrap-server HOST:9092 --add --allow-principal User:NAME --producer --topic "+name)
+		x.found(check, name, doctor.Unknown, err.Error(), "it could not be looked at", "kafka-acls --bootstrap-server "+x.bootstrap+" --add --allow-principal User:NAME --producer --topic "+name)
 	case x.p.cfg.CreateTopics:
 		x.found(check, name, doctor.Note, "it does not exist", "the first message makes it, with the cluster's default.replication.factor and min.insync.replicas", create+", to say what it is to be like")
 	default:
@@ -206,9 +211,9 @@ func (x *examination) replicas(name string, replicas, inSync int, c configured) 
 	case replicas == 1:
 		x.found("kafka-min-insync-replicas", name, doctor.Note, read, "there is no second replica to wait for", more)
 	case copies <= 1:
-		x.found("kafka-min-insync-replicas", name, doctor.Unsafe, read, "while the followers lag, the leader acknowledges alone: what it has then is lost with it", alter(name, "min.insync.replicas=2"))
+		x.found("kafka-min-insync-replicas", name, doctor.Unsafe, read, "while the followers lag, the leader acknowledges alone: what it has then is lost with it", x.alter(name, "min.insync.replicas=2"))
 	case copies == replicas:
-		x.found("kafka-min-insync-replicas", name, doctor.Note, read, "while one broker is away nothing is taken: messages wait", "a third replica; "+alter(name, "min.insync.replicas="+strconv.Itoa(max(2, replicas-1))))
+		x.found("kafka-min-insync-replicas", name, doctor.Note, read, "while one broker is away nothing is taken: messages wait", "a third replica; "+x.alter(name, "min.insync.replicas="+strconv.Itoa(max(2, replicas-1))))
 	default:
 		x.found("kafka-min-insync-replicas", name, doctor.OK, read, "", "")
 	}
@@ -217,9 +222,9 @@ func (x *examination) replicas(name string, replicas, inSync int, c configured) 
 	case inSync >= replicas:
 		x.found("kafka-in-sync", name, doctor.OK, read, "", "")
 	case inSync < least:
-		x.found("kafka-in-sync", name, doctor.Warning, read, "fewer than min.insync.replicas: nothing is taken", "start the brokers that are away: kafka-topics --bootstrap-server HOST:9092 --describe --under-min-isr-partitions")
+		x.found("kafka-in-sync", name, doctor.Warning, read, "fewer than min.insync.replicas: nothing is taken", "start the brokers that are away: kafka-topics --bootstrap-server "+x.bootstrap+" --describe --under-min-isr-partitions")
 	default:
-		x.found("kafka-in-sync", name, doctor.Warning, read, "fewer copies are made than the topic asks for", "start the brokers that are away: kafka-topics --bootstrap-server HOST:9092 --describe --under-replicated-partitions")
+		x.found("kafka-in-sync", name, doctor.Warning, read, "fewer copies are made than the topic asks for", "start the brokers that are away: kafka-topics --bootstrap-server "+x.bootstrap+" --describe --under-replicated-partitions")
 	}
 }
 
@@ -236,7 +241,7 @@ func (x *examination) elections(name string, replicas int, c configured) {
 		}
 	}
 	x.found("kafka-unclean-leader-election", name, severity, "unclean.leader.election.enable = "+value,
-		"when every replica in sync is away, one that lags becomes the leader: acknowledged messages that it has not are lost", alter(name, "unclean.leader.election.enable=false"))
+		"when every replica in sync is away, one that lags becomes the leader: acknowledged messages that it has not are lost", x.alter(name, "unclean.leader.election.enable=false"))
 }
 
 // cleaning is what removes messages, read or not.
@@ -244,7 +249,7 @@ func (x *examination) cleaning(name string, c configured) {
 	policy := c.values["cleanup.policy"]
 	read := "cleanup.policy = " + policy
 	if strings.Contains(policy, "compact") {
-		x.found("kafka-cleanup-policy", name, doctor.Warning, read, "older messages of a key are removed, whether consumers have read them or not, and a message without a key is refused", alter(name, "cleanup.policy=delete")+", unless the topic is a table")
+		x.found("kafka-cleanup-policy", name, doctor.Warning, read, "older messages of a key are removed, whether consumers have read them or not, and a message without a key is refused", x.alter(name, "cleanup.policy=delete")+", unless the topic is a table")
 	} else {
 		x.found("kafka-cleanup-policy", name, doctor.OK, read, "", "")
 	}
@@ -256,9 +261,9 @@ func (x *examination) cleaning(name string, c configured) {
 	read = fmt.Sprintf("retention.ms = %d, retention.bytes = %d", age, size)
 	switch {
 	case size > 0:
-		x.found("kafka-retention", name, doctor.Warning, read, "a partition that is full loses its oldest messages, whether consumers have read them or not", alter(name, "retention.bytes=-1"))
+		x.found("kafka-retention", name, doctor.Warning, read, "a partition that is full loses its oldest messages, whether consumers have read them or not", x.alter(name, "retention.bytes=-1"))
 	case age > 0:
-		x.found("kafka-retention", name, doctor.Note, read, fmt.Sprintf("a consumer that is away for longer than %.3g days misses messages", float64(age)/86_400_000), alter(name, "retention.ms=-1")+", if that is not meant")
+		x.found("kafka-retention", name, doctor.Note, read, fmt.Sprintf("a consumer that is away for longer than %.3g days misses messages", float64(age)/86_400_000), x.alter(name, "retention.ms=-1")+", if that is not meant")
 	default:
 		x.found("kafka-retention", name, doctor.OK, read, "", "")
 	}

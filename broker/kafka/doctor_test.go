@@ -131,7 +131,7 @@ func TestOneReplicaAndMissingTopicsAreFound(t *testing.T) {
 		t.Helper()
 		for _, f := range d.Findings {
 			if f.Where == "topic "+b.topic+".missing" {
-				if f.Severity != s || !strings.Contains(f.Means, means) || !strings.Contains(f.Fix, "--create --topic "+b.topic+".missing") {
+				if f.Severity != s || !strings.Contains(f.Means, means) || !strings.Contains(f.Fix, "--bootstrap-server "+seed(t, b.url)+" --create --topic "+b.topic+".missing") {
 					t.Errorf("a topic that is missing: %+v", f)
 				}
 				return

@@ -29,6 +29,7 @@ func (p *Publisher) Examine(ctx context.Context, q doctor.Question) (doctor.Diag
 		return doctor.Diagnosis{}, e
 	}
 	defer l.free()
+	defer context.AfterFunc(ctx, l.drop)() // go-redis would wait for a server that says nothing
 	x := &examination{p: p, link: l, info: map[string]string{}}
 	if err := x.ask(ctx); err != nil {
 		return doctor.Diagnosis{}, fmt.Errorf("examine Redis: %w", err)

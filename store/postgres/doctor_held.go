@@ -119,9 +119,8 @@ func (x *examination) replicas(ctx context.Context) error {
 		return err
 	}
 	var name, state string
-	var feedback bool
 	hidden := false
-	_, err = pgx.ForEachRow(rows, []any{&name, &state, &feedback}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&name, &state}, func() error {
 		x.standbys++
 		switch state {
 		case "sync", "quorum":

@@ -116,3 +116,46 @@ func TestDoctorSaysWhichServerDoesNotAnswer(t *testing.T) {
 		t.Errorf("without a broker: %+v", r)
 	}
 }
+
+// Each broker is asked by its own checks, with the sink's settings, over the addresses of the sink.
+func TestDoctorAsksEachBroker(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ variable, server, check string }{
+		{"ONWARD_TEST_KAFKA_URL", "Kafka, ", "kafka-topic"},
+		{"ONWARD_TEST_RABBITMQ_URL", "RabbitMQ ", "rabbitmq-management"},
+		{"ONWARD_TEST_REDIS_URL", "Redis ", "redis-appendfsync"},
+	} {
+		t.Run(c.variable, func(t *testing.T) {
+			t.Parallel()
+			address := os.Getenv(c.variable)
+			if address == "" {
+				t.Skip(c.variable + ` is not set: start the servers with: dev/services up && eval "$(dev/services env)"`)
+			}
+			o := console{environ: []string{
+				"ONWARD_DATABASE__URL=sqlite:" + filepath.Join(t.TempDir(), "orders.db"), "ONWARD_SINKS__0__NAME=orders", "ONWARD_SINKS__0__URL=" + address, "ONWARD_SINKS__0__TOPICS=nobody.asks",
+			}}
+			if r := o.run(t, "migrate", "up"); r.code != exitDone {
+				t.Fatalf("migrate: %+v", r)
+			}
+			r := o.run(t, "doctor", "-o", "jsonl")
+			var answers []string
+			for line := range strings.Lines(r.out) {
+				var a struct {
+					Server, Error string
+					Findings      []struct{ Check string }
+				}
+				if err := json.Unmarshal([]byte(line), &a); err != nil || a.Error != "" {
+					t.Fatalf("%v: %s", err, line)
+				}
+				text := a.Server
+				for _, f := range a.Findings {
+					text += " " + f.Check
+				}
+				answers = append(answers, text)
+			}
+			if len(answers) != 2 || !strings.HasPrefix(answers[1], c.server) || !strings.Contains(answers[1], c.check) || r.code != exitDone {
+				t.Errorf("code %d: %q\n%s", r.code, answers, r.err)
+			}
+		})
+	}
+}
