@@ -2,9 +2,9 @@ package servicebus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -156,7 +156,7 @@ var drives = [situations]func(t *testing.T){
 				t.Errorf("the key is in %v", err)
 			}
 		}
-		nobody := b.withCredential(credential{err: errors.New("no identity here")}, Config{})
+		nobody := b.withCredential(newCredential(0))
 		checkSays(t, nobody, "gives no token")
 		untilConnected(t, nobody)
 		want(t, publish(t, t.Context(), nobody, message(b.topic, ""))[0], notAuthorized)
@@ -174,7 +174,7 @@ var drives = [situations]func(t *testing.T){
 		p := connected(t, b.publisher(Config{AckTimeout: 200 * time.Millisecond}))
 		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], noCredit)
 		b.peer.declare(b.topic, nil)
-		if n := b.count(p); n != 0 {
+		if n := b.count(connected(t, b.publisher(Config{}))); n != 0 {
 			t.Errorf("%d messages arrived that had no credit", n)
 		}
 	},
@@ -232,9 +232,11 @@ var drives = [situations]func(t *testing.T){
 	noAnswer: func(t *testing.T) {
 		b := newBench(t, commonPeer(t))
 		p := connected(t, b.publisher(Config{AckTimeout: 200 * time.Millisecond}))
+		next := func() bool { return publish(t, t.Context(), p, message(b.topic, ""))[0].Outcome == broker.Accepted }
+		until(t, "the link is open", next)
 		b.peer.declare(b.topic, settings{"outcome": "silent", "times": 1})
 		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], noAnswer)
-		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], taken)
+		until(t, "a new link is open", next)
 	},
 	contextEnded: func(t *testing.T) {
 		b := newBench(t, commonPeer(t))
@@ -331,26 +333,30 @@ func (p *Publisher) untilSent(t *testing.T, n int) {
 	})
 }
 
-// credential gives tokens as one of azidentity does.
-type credential struct {
-	life time.Duration
-	err  error
+// credential gives tokens as one of azidentity does: with this life, from 1 s on, or none.
+type credential struct{ life atomic.Int64 }
+
+func newCredential(life time.Duration) *credential {
+	c := &credential{}
+	c.life.Store(int64(life))
+	return c
 }
 
-func (c credential) GetToken(_ context.Context, o policy.TokenRequestOptions) (azcore.AccessToken, error) {
-	if len(o.Scopes) != 1 || !strings.Contains(o.Scopes[0], "servicebus.azure.net") {
-		return azcore.AccessToken{}, fmt.Errorf("a token for %v was asked for", o.Scopes)
+func (c *credential) GetToken(_ context.Context, o policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	life := time.Duration(c.life.Load())
+	if len(o.Scopes) != 1 || !strings.Contains(o.Scopes[0], "servicebus.azure.net") || life == 0 {
+		return azcore.AccessToken{}, fmt.Errorf("no identity here, for %v", o.Scopes)
 	}
-	return azcore.AccessToken{Token: "jwt-of-the-test", ExpiresOn: time.Now().Add(c.life)}, c.err
+	return azcore.AccessToken{Token: "jwt-of-the-test", ExpiresOn: time.Now().Add(life).Truncate(time.Second)}, nil
 }
 
 // withCredential is a publisher with an identity; the peer takes no TLS.
-func (b *bench) withCredential(c credential, cfg Config) *Publisher {
+func (b *bench) withCredential(c *credential) *Publisher {
 	b.tb.Helper()
 	d, err := newDialer("servicebus://"+b.peer.host, Options{Credential: c})
 	b.must(err)
 	d.address.emulator = true
-	p, err := dial(d, cfg)
+	p, err := dial(d, Config{})
 	b.must(err)
 	b.tb.Cleanup(func() { closeNow(p) })
 	return p
