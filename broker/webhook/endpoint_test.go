@@ -234,11 +234,14 @@ func publish(tb testing.TB, p *Publisher, batch ...broker.Envelope) []broker.Res
 // want compares an answer with a situation's row of the table.
 func want(tb testing.TB, r broker.Result, s situation) {
 	tb.Helper()
-	v := verdicts[s]
-	if r.Outcome != v.outcome || r.Code != v.code {
-		tb.Errorf("got %s %s (%v), want %s %s: %s", r.Outcome, r.Code, r.Err, v.outcome, v.code, v.means)
+	brokertest.Want(tb, r, rows()[s])
+}
+
+// rows are the table.
+func rows() []brokertest.Row {
+	rows := make([]brokertest.Row, len(verdicts))
+	for i, v := range verdicts {
+		rows[i] = brokertest.Row{Outcome: v.outcome, Code: v.code, Seen: v.seen, Means: v.means}
 	}
-	if v.outcome > broker.Duplicate && r.Err == nil {
-		tb.Errorf("%s without a cause", r.Outcome)
-	}
+	return rows
 }

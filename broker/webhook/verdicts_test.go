@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -202,44 +202,11 @@ func refusing(s situation, headers ...map[string]string) func(t *testing.T) {
 
 func TestEachSituationOnARealServer(t *testing.T) {
 	t.Parallel()
-	for s, drive := range drives {
-		t.Run(fmt.Sprintf("%s %s", verdicts[s].outcome, verdicts[s].seen), func(t *testing.T) {
-			t.Parallel()
-			if drive == nil {
-				t.Fatal("nothing brings it about")
-			}
-			drive(t)
-		})
-	}
+	brokertest.RunTable(t, rows(), func(i int) func(*testing.T) { return drives[i] })
 }
 
 // The table of the documentation is the one that the publisher goes by.
 func TestTheDocumentationHasTheTable(t *testing.T) {
 	t.Parallel()
-	var table strings.Builder
-	table.WriteString("| answer, or how the publisher knows | what it is | outcome | code |\n|---|---|---|---|\n")
-	for _, v := range verdicts {
-		code := "-"
-		if v.code != "" {
-			code = "`" + strings.TrimPrefix(string(v.code), "onward/") + "`"
-		}
-		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", v.seen, v.means, v.outcome, code)
-	}
-	const file, begin, end = "../../docs/brokers/webhook.md", "<!-- outcomes: written by go test -update -->\n", "<!-- end of outcomes -->"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	old, after, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		t.Fatalf("%s has no table between %q and %q", file, begin, end)
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(before+begin+table.String()+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	} else if old != table.String() {
-		t.Errorf("%s is not what the publisher does (go test -update writes it):\n%s", file, table.String())
-	}
+	brokertest.CheckTable(t, "../../docs/brokers/webhook.md", rows(), *update)
 }
