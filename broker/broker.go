@@ -82,10 +82,13 @@ type Capabilities struct {
 	// were handed over, and if one fails, every later one of its key that was on its way fails too, and so does what is handed
 	// over before all of them have been answered. Without it the relay keeps one message of a key in flight.
 	Pipeline bool
-	// Positions: accepted messages come with the broker's position.
+	// Positions: accepted messages come with the broker's position, and duplicates, but for those that a Claimer knows of.
 	Positions bool
-	// Dedup is for how long the broker drops a second copy of an id; 0: it does not.
+	// Dedup is for how long the broker drops a second copy of an id; 0: it does not. With Claims: at most, for the copy of a
+	// message that was reported as settled is stored again.
 	Dedup time.Duration
+	// Claims: the publisher is a Claimer, and takes messages of partitions that it has claimed alone.
+	Claims bool
 	// MaxBytes is the largest payload that the broker takes beside the largest headers; 0: not known, or no limit. The
 	// publisher itself answers Rejected with CodeTooLarge for what does not fit: where the broker counts headers too, a
 	// larger payload with few headers still goes out, so a relay must not refuse by this number.

@@ -141,7 +141,8 @@ func (r *Relay) coreRules(s *Sink, info store.Info) core.Rules {
 		Lineage: info.Lineage, Relay: r.config.Name, Positions: s.RecordPositions, Letters: s.DeadTopic != "", Topic: topicRules(s.OnDead, r.config.Topics), Rand: newRand(),
 	}
 	if s.Publisher != nil {
-		rules.Pipeline = s.Publisher.Capabilities().Pipeline
+		c := s.Publisher.Capabilities()
+		rules.Pipeline, rules.Claims = c.Pipeline, c.Claims
 	}
 	return rules
 }

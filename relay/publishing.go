@@ -68,6 +68,9 @@ func (c *call) done(i int, r broker.Result) {
 	again := c.answered[i]
 	c.answered[i] = true
 	if !again {
+		c.turn.claims.lost(&c.batch[i], r)
+	}
+	if !again {
 		c.left--
 	}
 	c.endIfAnswered()
@@ -109,7 +112,14 @@ func (c *call) run(io context.Context) {
 	timeout := c.turn.feed.publishTimeout()
 	ctx, cancel := context.WithTimeout(io, timeout)
 	defer c.returned(cancel) // answers may come after Publish has returned: ctx lives until the last, or until its time is over
-	fault := c.try(ctx, c.batch, func(i int) int { return i })
+	batch, index := c.batch, func(i int) int { return i }
+	if c.turn.claims != nil {
+		batch, index = c.admitted(ctx)
+	}
+	if len(batch) == 0 {
+		return
+	}
+	fault := c.try(ctx, batch, index)
 	if fault == nil {
 		return
 	}

@@ -36,6 +36,7 @@ type turn struct {
 	leases    chan core.Event // unbuffered: a worker that does not turn is not renewed
 	wakes     chan struct{}   // somebody says that there may be something to read
 	letters   *letters        // nil: dead letters are told to nobody
+	claims    *claims         // nil: the publisher claims nothing
 	answers   answers
 	pipeline  pipeline
 	timer     *time.Timer
@@ -69,7 +70,7 @@ func (f *feed) newTurn(session store.Session) *turn {
 		givebacks: make(chan core.GiveBack, 1), quit: make(chan struct{}), events: make(chan core.Event, 16), leases: make(chan core.Event),
 		owned: map[int]int64{}, rounded: time.Now(),
 	}
-	t.letters = f.newLetters()
+	t.letters, t.claims = f.newLetters(), f.newClaims()
 	t.answers.ready = make(chan struct{}, 1)
 	t.timer = time.NewTimer(time.Hour)
 	return t
@@ -247,6 +248,9 @@ func (t *turn) settle(io context.Context) {
 		t.letters.publish(io, e.Letters)
 		failpoint.Hit("relay.settle.published")
 		settled, err := t.session.Settle(io, e.Settlement)
+		if err == nil {
+			t.claims.settled(e.Published, settled.Fenced)
+		}
 		t.tell(io, t.events, core.Settled{Settled: settled, Err: err})
 	})
 }
@@ -280,11 +284,21 @@ func (t *turn) lease(io context.Context) {
 			failpoint.Hit("relay.giveback.settled")
 			err := t.session.GiveBack(io, e.Partitions)
 			t.tell(io, t.leases, core.GaveBack{Partitions: e.Partitions, Err: err})
+		case <-t.claims.wanted():
+			wait.Reset(t.renew(io, every))
 		case <-wait.C:
-			lease, err := t.session.Renew(io, !t.stopping.Load())
-			wait.Reset(t.renewed(io, lease, err, every))
+			wait.Reset(t.renew(io, every))
 		}
 	}
+}
+
+func (t *turn) renew(io context.Context, every time.Duration) time.Duration {
+	t.claims.asked()
+	lease, err := t.session.Renew(io, !t.stopping.Load())
+	if err == nil {
+		t.claims.answered(lease.Owned)
+	}
+	return t.renewed(io, lease, err, every)
 }
 
 func (t *turn) renewed(io context.Context, lease store.Lease, err error, every time.Duration) time.Duration {

@@ -55,6 +55,7 @@ type sequence struct {
 	producer int64
 	epoch    int16
 	first    int32
+	inTxn    bool
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -77,6 +78,9 @@ func encode(flights []*flight, seq sequence, compressor kgo.Compressor) []byte {
 		if len(packed) < len(b)-batchOverhead {
 			b, attributes = append(b[:batchOverhead], packed...), uint16(codec) //nolint:gosec // 0 to 4
 		}
+	}
+	if seq.inTxn {
+		attributes |= 1 << 4
 	}
 	put := binary.BigEndian
 	put.PutUint32(b[8:], uint32(len(b)-12)) //nolint:gosec // at most what a topic takes

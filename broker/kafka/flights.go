@@ -34,6 +34,14 @@ type flight struct {
 	waits bool   // for its topic
 	lane  *lane  // once it is queued
 	batch *batch // with which it is sent
+
+	partition int          // of the outbox
+	tx        *transaction // in which it is sent
+}
+
+// mayBeStored reports whether nobody knows yet that the flight is not stored.
+func (f *flight) mayBeStored() bool {
+	return f.batch != nil && f.batch.mayBeStored() || f.tx != nil && f.tx.committing
 }
 
 type state uint8
@@ -109,7 +117,7 @@ func (p *Publisher) newCall(envelopes []broker.Envelope, done func(i int, r brok
 	var out broker.Outgoing
 	for i := range envelopes {
 		e, f := &envelopes[i], &c.flights[i]
-		*f = flight{call: c, index: i, id: e.ID, key: e.Key, at: e.CreatedAt.UnixMilli()}
+		*f = flight{call: c, index: i, id: e.ID, partition: e.Partition, key: e.Key, at: e.CreatedAt.UnixMilli()}
 		if f.bad = p.wire.Encode(e, &out); f.bad != nil {
 			continue
 		}
@@ -149,6 +157,9 @@ func (p *Publisher) enqueue(f *flight) {
 		p.fail(f, badTopic.result(err))
 	case p.pending > p.cfg.MaxPending:
 		p.fail(f, tooManyPending.errorf("%d messages wait for their answers", p.cfg.MaxPending))
+	case p.tx != nil:
+		p.tx.queue = append(p.tx.queue, f)
+		p.tx.nudge()
 	case f.line != nil:
 		p.advance(f.line)
 	default:
@@ -246,7 +257,7 @@ func (p *Publisher) fail(f *flight, r broker.Result) {
 		switch {
 		case g == f:
 			p.end(g, r)
-		case g.batch != nil && g.batch.mayBeStored():
+		case g.mayBeStored():
 			p.end(g, contextEnded.errorf("an earlier message of its key failed: %w", r.Err))
 		default:
 			p.end(g, next)
@@ -281,9 +292,9 @@ func (p *Publisher) expireLocked(c *call, cause error) {
 			continue
 		}
 		switch b := f.batch; {
-		case b == nil || !b.mayBeStored():
+		case !f.mayBeStored():
 			p.fail(f, notSent.errorf("not sent: %w", p.obstacle(f, cause)))
-		case b.ambiguous:
+		case b != nil && b.ambiguous:
 			p.fail(f, b.why.result(b.cause))
 		case errors.Is(cause, context.DeadlineExceeded):
 			p.fail(f, noAnswer.errorf("no answer: %w", cause))

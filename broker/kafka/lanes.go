@@ -48,6 +48,8 @@ type batch struct {
 	flights   []*flight
 	topicID   [16]byte
 	live      int
+	leader    int32 // in a transaction: to whom it is sent
+	offset    int64 // and where it is stored; -1: not known
 	seq       sequence
 	records   []byte
 	written   atomic.Bool // the request was put on the wire, as far as we know
@@ -68,7 +70,7 @@ type trouble struct {
 
 // patience is how long what was not stored is tried again before it is answered: a second, or as long as a leader takes to move.
 func patience(why situation) time.Duration {
-	if why == noLeader || why == tooFewReplicas {
+	if why == noLeader || why == tooFewReplicas || why == noCoordinator {
 		return 3 * time.Second
 	}
 	return time.Second
@@ -181,7 +183,7 @@ func (ln *lane) take() *batch {
 	if ln.batch != nil {
 		return ln.batch
 	}
-	b := &batch{lane: ln, topicID: ln.topic.id, seq: sequence{ln.producer.id, ln.producer.epoch, ln.next}}
+	b := &batch{lane: ln, topicID: ln.topic.id, seq: sequence{ln.producer.id, ln.producer.epoch, ln.next, false}}
 	limit := batchBytes
 	if ln.topic.limit > 0 {
 		limit = min(limit, ln.topic.limit)
@@ -253,6 +255,10 @@ func (p *Publisher) rest(ln *lane) {
 		defer p.release()
 		ln.resting = false
 		if p.ended {
+			return
+		}
+		if p.tx != nil {
+			p.tx.nudge()
 			return
 		}
 		if ln.leader < 0 {

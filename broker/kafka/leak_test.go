@@ -7,7 +7,12 @@ import (
 	"github.com/onwardhq/onward/leaktest"
 )
 
-func TestMain(m *testing.M) { os.Exit(leaktest.Main(unclustered{m})) }
+func TestMain(m *testing.M) {
+	if text := os.Getenv(mortalEnv); text != "" {
+		beMortal(text)
+	}
+	os.Exit(leaktest.Main(unclustered{m}))
+}
 
 // unclustered are the tests, and then the end of what they share.
 type unclustered struct{ tests *testing.M }

@@ -32,9 +32,42 @@ type Config struct {
 	// CreateTopics makes a missing topic, with the cluster's default number of partitions and replicas. Otherwise a message
 	// for one is answered Retry, with onward/unroutable.
 	CreateTopics bool
+	// Transactions make the publisher send in transactions, so that no message is there twice for readers that read what is
+	// committed alone; the zero value: not.
+	Transactions Transactions
 	// Wire says how messages are written; the zero value is the raw format. Topic and Key are templates of the Kafka topic and
 	// of the record's key. RoutingKey is refused: Kafka has none.
 	Wire broker.WireConfig
+}
+
+// Transactions say under which names transactions are made.
+type Transactions struct {
+	// ID names the sink of one database among all that write to the cluster: transactional ids begin with it. 1 to 100 of
+	// A-Z, a-z, 0-9, '.', '_' and '-'. Empty: no transactions.
+	ID string
+	// Topic is the compacted topic that keeps what is published and not settled. Several sinks may share it. Empty:
+	// onward-progress.
+	Topic string
+	// Timeout is for how long a transaction may be open: readers wait so long for one whose relay died, unless another relay
+	// takes its place before. 0: 10 s; from 1 s to 15 min, and no longer than the brokers' transaction.max.timeout.ms.
+	Timeout time.Duration
+}
+
+// Faults are what is wrong, each in words.
+func (t Transactions) Faults() (faults []string) {
+	if t.ID == "" && t != (Transactions{}) {
+		return []string{"Transactions.ID is missing: name this sink of this database"}
+	}
+	if t.ID != "" && (len(t.ID) > 100 || checkTopic(t.ID) != nil) {
+		faults = append(faults, fmt.Sprintf("Transactions.ID is %q: want 1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-'", t.ID))
+	}
+	if t.Topic != "" && checkTopic(t.Topic) != nil {
+		faults = append(faults, fmt.Sprintf("Transactions.Topic is %q, which is no topic's name", t.Topic))
+	}
+	if t.Timeout != 0 && (t.Timeout < time.Second || t.Timeout > 15*time.Minute) {
+		faults = append(faults, fmt.Sprintf("Transactions.Timeout is %s: want 1s to 15m, or 0 for 10s", t.Timeout))
+	}
+	return faults
 }
 
 var codecs = map[string]kgo.CompressionCodec{
@@ -57,6 +90,7 @@ func (c Config) Validate() error {
 	if _, ok := codecs[c.Compression]; !ok {
 		faults = append(faults, fmt.Sprintf("Compression is %q: want one of %s", c.Compression, strings.Join(Compressions(), ", ")))
 	}
+	faults = append(faults, c.Transactions.Faults()...)
 	for _, f := range c.Wire.Faults() {
 		faults = append(faults, f.Setting+" "+f.Detail)
 	}
@@ -79,6 +113,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxPending == 0 {
 		c.MaxPending = 10_000
+	}
+	if c.Transactions.Topic == "" {
+		c.Transactions.Topic = "onward-progress"
+	}
+	if c.Transactions.Timeout == 0 {
+		c.Transactions.Timeout = 10 * time.Second
 	}
 	return c
 }
@@ -108,7 +148,8 @@ type Publisher struct {
 	pending   int  // messages without an answer
 	open      int  // messages whose done has not returned
 	producer  *producer
-	needy     []*lane // they wait for a producer
+	tx        *transactor // nil: no transactions
+	needy     []*lane     // they wait for a producer
 	wanted    []*topic
 	asking    bool
 	anyBroker int32 // one that answered
@@ -127,6 +168,7 @@ type Publisher struct {
 var (
 	_ broker.Publisher = (*Publisher)(nil)
 	_ broker.Describer = (*Publisher)(nil)
+	_ broker.Claimer   = (*Publisher)(nil)
 )
 
 // NewPublisher makes a publisher on the caller's client, which stays open when the publisher is closed. It uses the client's
@@ -154,6 +196,10 @@ func NewPublisher(client *kgo.Client, c Config) (*Publisher, error) {
 		idle: make(chan struct{}), finished: make(chan struct{}),
 	}
 	p.life, p.endLife = context.WithCancel(context.Background())
+	if c.Transactions.ID != "" {
+		p.tx = newTransactor(p)
+		p.group.Go(p.tx.run)
+	}
 	return p, nil
 }
 
@@ -192,6 +238,9 @@ func (p *Publisher) Capabilities() broker.Capabilities {
 		limit = p.brokers
 	}
 	c := broker.Capabilities{Pipeline: true, Positions: true}
+	if p.tx != nil {
+		c.Claims, c.Dedup = true, ledgerKeeps
+	}
 	if limit > 0 {
 		c.MaxBytes = p.wire.MaxPayload(limit - recordRoom)
 	}
@@ -205,6 +254,9 @@ const recordRoom = batchOverhead + 2*recordOverhead + 2*300 + 1024
 // Describe says which settings are not the defaults.
 func (p *Publisher) Describe() string {
 	var words []string
+	if p.tx != nil {
+		words = append(words, "no_duplicates=transactions")
+	}
 	if p.cfg.Tombstone {
 		words = append(words, "tombstone=true")
 	}
@@ -241,6 +293,11 @@ func (p *Publisher) Check(ctx context.Context) error {
 			e.Code, e.Hint = broker.CodePermission, "let the relay's user write: kafka-acls --add --allow-principal User:NAME --producer --topic TOPIC"
 		}
 		return e
+	}
+	if p.tx != nil {
+		if err := p.checkTransactions(ctx); err != nil {
+			return err
+		}
 	}
 	p.mu.Lock()
 	name := strconv.Itoa(int(p.anyBroker))

@@ -16,6 +16,14 @@ import (
 type produceRequest struct {
 	*kmsg.ProduceRequest
 	batches []*batch
+	most    int16 // version; 0: any
+}
+
+func (r *produceRequest) MaxVersion() int16 {
+	if r.most > 0 {
+		return r.most
+	}
+	return r.ProduceRequest.MaxVersion()
 }
 
 // AppendTo is called right before the request is written.
@@ -51,7 +59,7 @@ func (p *Publisher) newRequest(batches []*batch) *produceRequest {
 		part.Partition, part.Records = b.lane.partition, b.records
 		r.Topics[i].Partitions = append(r.Topics[i].Partitions, part)
 	}
-	return &produceRequest{r, batches}
+	return &produceRequest{ProduceRequest: r, batches: batches}
 }
 
 // brokerWaits is how long a broker waits for its other replicas at most; it says so before the message's own time is over.

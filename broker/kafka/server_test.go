@@ -62,6 +62,7 @@ type bench struct {
 	topic  string
 	admin  *kgo.Client
 	proxy  *proxy // nil: publishers connect directly
+	txn    bool   // readers see what is committed alone, in topics of transactions
 	reader *reader
 }
 
@@ -217,18 +218,28 @@ type reader struct {
 	client *kgo.Client
 	mu     sync.Mutex
 	parts  map[int32][]*kgo.Record
+	read   map[int32]int64 // the last offset
 	count  int
+}
+
+// isolation is that of the bench's readers.
+func (b *bench) isolation() kgo.IsolationLevel {
+	if b.txn {
+		return kgo.ReadCommitted()
+	}
+	return kgo.ReadUncommitted()
 }
 
 func (b *bench) newReader() *reader {
 	b.tb.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(seed(b.tb, b.url)), kgo.ConsumeTopics(b.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.MetadataMinAge(10*time.Millisecond), kgo.MetadataMaxAge(time.Second), kgo.FetchMaxWait(100*time.Millisecond), kgo.DisableClientMetrics())
+		kgo.MetadataMinAge(10*time.Millisecond), kgo.MetadataMaxAge(time.Second), kgo.FetchMaxWait(100*time.Millisecond), kgo.DisableClientMetrics(),
+		kgo.FetchIsolationLevel(b.isolation()), kgo.KeepControlRecords())
 	if err != nil {
 		b.tb.Fatal(err)
 	}
 	b.tb.Cleanup(client.Close)
-	return &reader{client: client, parts: map[int32][]*kgo.Record{}}
+	return &reader{client: client, parts: map[int32][]*kgo.Record{}, read: map[int32]int64{}}
 }
 
 // ends are the offsets behind the last record of each partition.
@@ -243,6 +254,9 @@ func (b *bench) ends(ctx context.Context) (map[int32]int64, error) {
 	}
 	r := kmsg.NewPtrListOffsetsRequest()
 	r.ReplicaID = -1
+	if b.txn {
+		r.IsolationLevel = 1
+	}
 	one := kmsg.NewListOffsetsRequestTopic()
 	one.Topic = b.topic
 	for _, p := range found.Topics[0].Partitions {
@@ -280,8 +294,11 @@ func (b *bench) records(ctx context.Context, n int) (map[int32][]*kgo.Record, er
 		ends, err := b.ends(ctx)
 		for err == nil && !rd.reached(ends) && ctx.Err() == nil {
 			rd.client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
-				rd.parts[r.Partition] = append(rd.parts[r.Partition], r)
-				rd.count++
+				rd.read[r.Partition] = r.Offset
+				if !r.Attrs.IsControl() {
+					rd.parts[r.Partition] = append(rd.parts[r.Partition], r)
+					rd.count++
+				}
 			})
 		}
 		if err == nil && rd.count >= n {
@@ -295,7 +312,7 @@ func (b *bench) records(ctx context.Context, n int) (map[int32][]*kgo.Record, er
 
 func (rd *reader) reached(ends map[int32]int64) bool {
 	for partition, end := range ends {
-		if rs := rd.parts[partition]; end > 0 && (len(rs) == 0 || rs[len(rs)-1].Offset < end-1) {
+		if last, ok := rd.read[partition]; end > 0 && (!ok || last < end-1) {
 			return false
 		}
 	}

@@ -300,6 +300,8 @@ func (p *Publisher) learn(t *topic, d description) {
 		f.waits = false
 		switch {
 		case f.state != held:
+		case p.tx != nil:
+			p.tx.nudge()
 		case f.line != nil:
 			p.advance(f.line)
 		default:

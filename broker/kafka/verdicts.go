@@ -43,6 +43,14 @@ const (
 	noAnswer
 	contextEnded
 
+	alreadyThere
+	unclaimed
+	idNotAllowed
+	noCoordinator
+	badTimeout
+	noProgress
+	aborted
+
 	situations // how many there are
 )
 
@@ -86,6 +94,14 @@ var verdicts = [situations]verdict{
 	forgotten:      {broker.Uncertain, broker.CodeUnconfirmed, "`OUT_OF_ORDER_SEQUENCE_NUMBER` or `UNKNOWN_PRODUCER_ID` for a batch that was sent before *", "the broker has lost what it knew of the producer"},
 	noAnswer:       {broker.Uncertain, broker.CodePublishTimeout, "no answer within `AckTimeout` or the context's deadline", "it may be stored"},
 	contextEnded:   {broker.Uncertain, broker.CodeUnconfirmed, "the context was cancelled after it was sent", "it may be stored"},
+
+	alreadyThere:  {broker.Duplicate, "", "transactions: before it is sent", "the progress topic says that it was published, by this relay or one before it, and not settled"},
+	unclaimed:     {broker.Throttled, broker.CodeUnclaimed, "transactions: before it is sent", "another relay has claimed the partition of the outbox, or nobody has"},
+	idNotAllowed:  {broker.Unavailable, broker.CodePermission, "transactions: `TRANSACTIONAL_ID_AUTHORIZATION_FAILED`, for a second", "the relay's user may not use the transactional id"},
+	noCoordinator: {broker.Unavailable, broker.CodeUnavailable, "transactions: `COORDINATOR_NOT_AVAILABLE`, `COORDINATOR_LOAD_IN_PROGRESS`, `NOT_COORDINATOR`, for three seconds", "the broker that coordinates the transactions is lost, or is being replaced"},
+	badTimeout:    {broker.Unavailable, broker.CodeUnavailable, "transactions: `INVALID_TRANSACTION_TIMEOUT`, for a second", "the timeout is longer than the brokers' `transaction.max.timeout.ms`"},
+	noProgress:    {broker.Unavailable, broker.CodeUnavailable, "transactions: before it is sent, for a second", "the progress topic is not there, or cannot be read or written"},
+	aborted:       {broker.Unavailable, broker.CodeUnavailable, "transactions: `PRODUCER_FENCED`, `INVALID_PRODUCER_EPOCH`, `INVALID_TXN_STATE` and the like, for a second", "the transaction was aborted from outside, by its timeout or a claim, each time that it was sent again"},
 }
 
 // result is the answer for a message in this situation. Its cause never goes out to a consumer.

@@ -254,6 +254,14 @@ var drives = [situations]func(t *testing.T){
 		cancel()
 		want(t, <-answer, contextEnded)
 	},
+
+	alreadyThere:  driveAlreadyThere,
+	unclaimed:     driveUnclaimed,
+	idNotAllowed:  driveIDNotAllowed,
+	noCoordinator: driveNoCoordinator,
+	badTimeout:    driveBadTimeout,
+	noProgress:    driveNoProgress,
+	aborted:       driveAborted,
 }
 
 // frozen is a publisher that has published, before a broker that has become silent.

@@ -26,6 +26,8 @@ import (
 //	msg/s       of the relay, from its start to its end
 //	bare-msg/s  of the bare loop
 //	ratio       of the two
+//	txn-msg/s   of the relay with transactions
+//	txn-ratio   of the relay with and without
 func BenchmarkKafka(b *testing.B) {
 	url := os.Getenv("ONWARD_TEST_KAFKA_URL")
 	if url == "" {
@@ -34,17 +36,20 @@ func BenchmarkKafka(b *testing.B) {
 	pool, n := newDatabase(b), messages(b)
 	fill(b, pool, n)
 	bareRead(b, pool, n)
-	var bare, onward time.Duration
+	var bare, onward, exact time.Duration
 	round := 0
 	for b.Loop() {
 		bare += bareProduce(b, pool, url, n)
-		onward += drainToKafka(b, pool, url, n)
+		onward += drainToKafka(b, pool, url, n, kafka.Transactions{})
+		exact += drainToKafka(b, pool, url, n, kafka.Transactions{ID: outbox.NewID().String(), Topic: "bench-progress"})
 		round++
 	}
 	total := float64(n * round)
 	b.ReportMetric(total/onward.Seconds(), "msg/s")
 	b.ReportMetric(total/bare.Seconds(), "bare-msg/s")
 	b.ReportMetric(bare.Seconds()/onward.Seconds(), "ratio")
+	b.ReportMetric(total/exact.Seconds(), "txn-msg/s")
+	b.ReportMetric(onward.Seconds()/exact.Seconds(), "txn-ratio")
 	b.ReportMetric(0, "ns/op")
 }
 
@@ -118,7 +123,7 @@ func bareProduce(b *testing.B, pool *pgxpool.Pool, url string, want int) time.Du
 }
 
 // drainToKafka runs a relay on a new sink until all is settled, and says how long all of it took.
-func drainToKafka(b *testing.B, pool *pgxpool.Pool, url string, want int) time.Duration {
+func drainToKafka(b *testing.B, pool *pgxpool.Pool, url string, want int, of kafka.Transactions) time.Duration {
 	b.Helper()
 	topic, client := newTopic(b, url)
 	defer dropTopic(b, client, topic)
@@ -126,7 +131,7 @@ func drainToKafka(b *testing.B, pool *pgxpool.Pool, url string, want int) time.D
 	began := time.Now()
 	s, err := postgres.Open(b.Context(), pool, postgres.Config{})
 	must(b, err)
-	p, err := kafka.Dial(url, kafka.Options{}, kafka.Config{Wire: broker.WireConfig{Topic: topic}})
+	p, err := kafka.Dial(url, kafka.Options{}, kafka.Config{Transactions: of, CreateTopics: true, Wire: broker.WireConfig{Topic: topic}})
 	must(b, err)
 	r, err := relay.New(relay.Config{Store: s, Sinks: []relay.Sink{{Name: sink, Publisher: p}}})
 	must(b, err)

@@ -57,6 +57,22 @@ type collected struct {
 	mu       sync.Mutex
 	arrivals []Arrival
 	distinct map[string]bool
+	ends     map[int32]int64 // of Kafka's partitions: how far they were collected
+}
+
+func (c *collected) reach(partition int32, end int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ends == nil {
+		c.ends = map[int32]int64{}
+	}
+	c.ends[partition] = end
+}
+
+func (c *collected) reached(partition int32) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ends[partition]
 }
 
 func (c *collected) add(a Arrival) {
@@ -87,7 +103,7 @@ func openBroker(ctx context.Context, kind, dir, log string, maxMessage int32) (*
 		b.group.Go(func() { b.follow(ctx) })
 		return b, nil
 	}
-	if kind == Kafka {
+	if kind == Kafka || kind == KafkaTransactions {
 		return b, b.openKafka(ctx, maxMessage)
 	}
 	if kind == RabbitMQ {
@@ -171,7 +187,7 @@ func (b *broker) complete(ctx context.Context) error {
 		pause(ctx, 10*followEvery)
 		return nil
 	}
-	if b.kind == Kafka {
+	if b.kafka != nil {
 		return b.completeTopic(ctx)
 	}
 	if b.kind == RabbitMQ {

@@ -15,7 +15,12 @@ import (
 )
 
 // Kafka is one broker with a topic of four partitions.
-const Kafka = "kafka"
+const (
+	Kafka             = "kafka"
+	KafkaTransactions = "kafka-transactions" // a sink that promises no duplicates to who reads what is committed
+)
+
+func isKafka(broker string) bool { return broker == Kafka || broker == KafkaTransactions }
 
 // All topics go to one, because two partitions know no order between them; the poisoned one has a name that no topic can have.
 const (
@@ -36,7 +41,8 @@ func (b *broker) openKafka(ctx context.Context, maxMessage int32) (err error) {
 	}
 	b.url = b.server.URL
 	b.records, err = kgo.NewClient(kgo.SeedBrokers(strings.TrimPrefix(b.url, "kafka://")), kgo.ConsumeTopics(kafkaTopic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(200*time.Millisecond), kgo.MetadataMinAge(50*time.Millisecond), kgo.DisableClientMetrics())
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(200*time.Millisecond), kgo.MetadataMinAge(50*time.Millisecond), kgo.DisableClientMetrics(),
+		kgo.FetchIsolationLevel(b.isolation()), kgo.KeepControlRecords())
 	if err != nil {
 		return err
 	}
@@ -64,7 +70,19 @@ func (b *broker) openKafka(ctx context.Context, maxMessage int32) (err error) {
 	return nil
 }
 
+// isolation is that of the collector.
+func (b *broker) isolation() kgo.IsolationLevel {
+	if b.kind == KafkaTransactions {
+		return kgo.ReadCommitted()
+	}
+	return kgo.ReadUncommitted()
+}
+
 func (b *broker) takeRecord(r *kgo.Record) {
+	b.collected.reach(r.Partition, r.Offset+1)
+	if r.Attrs.IsControl() { // the end of a transaction
+		return
+	}
 	text := func(name string) string {
 		for _, h := range r.Headers {
 			if h.Key == name {
@@ -89,25 +107,29 @@ func (b *broker) completeTopic(ctx context.Context) error {
 			part.Partition, part.Timestamp = partition, -1
 			one.Partitions = append(one.Partitions, part)
 		}
+		if b.kind == KafkaTransactions {
+			r.IsolationLevel = 1
+		}
 		r.ReplicaID, r.Topics = -1, append(r.Topics, one)
 		answer, err := r.RequestWith(ctx, b.records)
-		all, _ := b.collected.counts()
+		more := false
 		if err == nil {
-			stored := int64(0)
 			for _, t := range answer.Topics {
 				for _, p := range t.Partitions {
-					stored += p.Offset
 					err = errors.Join(err, kerr.ErrorForCode(p.ErrorCode))
+					reached := b.collected.reached(p.Partition)
+					if err == nil && reached > p.Offset {
+						return fmt.Errorf("partition %d was collected up to %d and ends at %d: it has lost some", p.Partition, reached, p.Offset)
+					}
+					more = more || reached < p.Offset
 				}
 			}
-			if err == nil && int64(all) > stored {
-				return fmt.Errorf("%d messages were collected, and the topic has %d: it has lost some", all, stored)
-			}
-			if err == nil && int64(all) == stored {
+			if err == nil && !more {
 				return nil
 			}
 		}
 		if !pause(ctx, 20*time.Millisecond) {
+			all, _ := b.collected.counts()
 			return errors.Join(fmt.Errorf("%d messages were collected, the topic has more", all), ctx.Err(), err)
 		}
 	}

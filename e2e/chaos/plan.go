@@ -39,12 +39,12 @@ func (s *Scene) possible(k Kind) bool {
 	case DatabaseFull:
 		return s.DiskFull
 	case BrokerFull:
-		return s.DiskFull && s.Broker != RabbitMQ && s.Broker != Kafka // which raises its alarm before; which ends
+		return s.DiskFull && s.Broker != RabbitMQ && !isKafka(s.Broker) // which raises its alarm before; which ends
 	case BrokerAlarm:
 		return s.Broker == RabbitMQ || s.Broker == Redis || s.Broker == Webhook
 	case BrokerDeny:
 		// A channel of RabbitMQ remembers what it may do; users of Kafka would need a log-in, topics of Redis streams of their own.
-		return server && s.Broker != RabbitMQ && s.Broker != Kafka && s.Broker != Redis
+		return server && s.Broker != RabbitMQ && !isKafka(s.Broker) && s.Broker != Redis
 	case BrokerRestart, PoisonMessages:
 		return server
 	case BrokerRename:

@@ -179,7 +179,7 @@ func (r *relayProcess) begin() error {
 type settings struct {
 	lease, publishTimeout, retention time.Duration
 	window, page, maxPayload         int
-	compare                          bool
+	once                             string // no_duplicates; empty: off
 	stream, exchange                 string // one of them, or none
 	topicTemplate                    string // empty: as it is
 	block                            string // of settings of the broker's own
@@ -205,8 +205,8 @@ func (s *settings) configuration(name, database, sink string) []byte {
 	if s.block != "" {
 		line("    %s", s.block)
 	}
-	if s.compare {
-		line("    no_duplicates: compare")
+	if s.once != "" {
+		line("    no_duplicates: %s", s.once)
 	}
 	line("topics:\n  - match: \">\"\n    max_payload: %d", s.maxPayload)
 	line("retention:\n  published: %v", s.retention)

@@ -21,7 +21,7 @@ type Config struct {
 	Seed     uint64
 	Duration time.Duration // of the faults; default 20 s, at least 5 s
 	Store    string        // Postgres, SQLite
-	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, Redis, Webhook
+	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, KafkaTransactions, Redis, Webhook
 	Rate     int           // messages a second that writers try; default 400
 	Lease    time.Duration // default 2 s
 	Dir      string        // where the report goes; it is made
@@ -32,7 +32,7 @@ type Config struct {
 // Stores and Brokers are what there is.
 var (
 	Stores  = []string{Postgres, SQLite}
-	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, Redis, Webhook}
+	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, KafkaTransactions, Redis, Webhook}
 )
 
 func (c *Config) complete() error {
@@ -172,7 +172,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	}
 	r.settings = settings{
 		lease: r.Lease, publishTimeout: 3 * time.Second, retention: 10 * time.Second, window: 200, page: 256, maxPayload: 64 << 10,
-		compare: r.Broker == JetStreamCompare,
+		once: map[string]string{JetStreamCompare: "compare", KafkaTransactions: "transactions"}[r.Broker],
 	}
 	switch r.Broker {
 	case JetStream, JetStreamCompare:
@@ -181,6 +181,8 @@ func (r *run) open(ctx context.Context) (err error) {
 		r.exchange = exchangeName
 	case Kafka:
 		r.topicTemplate = kafkaTemplate
+	case KafkaTransactions:
+		r.topicTemplate, r.block = kafkaTemplate, "kafka: {transactional_id: chaos, create_topics: true, transaction_timeout: 3s}"
 	case Redis:
 		r.topicTemplate, r.block = redisTemplate, "redis: {fence: chaos}"
 	case Webhook:
@@ -194,7 +196,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		return fmt.Errorf("%s: %w", r.Broker, err)
 	}
 	r.meta = Meta{
-		Seed: r.Seed, Commit: harness.Commit(), Store: r.Store, Broker: r.Broker, NoDuplicates: r.compare, DurationMS: r.Duration.Milliseconds(),
+		Seed: r.Seed, Commit: harness.Commit(), Store: r.Store, Broker: r.Broker, NoDuplicates: r.once != "", DurationMS: r.Duration.Milliseconds(),
 		LeaseMS: r.Lease.Milliseconds(), BesideMS: (r.Lease + 2*r.publishTimeout + 4*time.Second).Milliseconds(), Window: r.window, Page: r.page,
 		DeadRows: map[string]int64{}, Left: map[string]int64{}, NotInjected: map[string]string{},
 	}

@@ -53,7 +53,8 @@ func NewKafka(dir string, doors int) (*Kafka, error) {
 	settings := strings.Join([]string{
 		"process.roles=broker,controller", "node.id=1", "controller.quorum.voters=1@" + controller, "controller.listener.names=CONTROLLER",
 		"listeners=" + listens + ",CONTROLLER://" + controller, "advertised.listeners=" + named, "inter.broker.listener.name=PLAIN",
-		"listener.security.protocol.map=" + protocols, "log.dirs=" + data, "auto.create.topics.enable=false", "offsets.topic.replication.factor=1", "",
+		"listener.security.protocol.map=" + protocols, "log.dirs=" + data, "auto.create.topics.enable=false", "offsets.topic.replication.factor=1",
+		"transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1", "transaction.state.log.num.partitions=4", "",
 	}, "\n")
 	file := filepath.Join(dir, "server.properties")
 	if err := errors.Join(os.Mkdir(data, 0o700), os.WriteFile(file, []byte(settings), 0o600),

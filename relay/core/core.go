@@ -46,6 +46,7 @@ type Rules struct {
 	Relay          string // the relay's name, for sinks that send it
 	Positions      bool   // keep the broker's position of every message
 	Letters        bool   // settlements come with their dead letters
+	Claims         bool   // settlements come with the messages that they say are published
 	Once           bool   // stop by itself after one pass over what was there when it began
 	// Topic says what holds for a topic; nil: nothing in particular.
 	Topic func(topic string) Topic
@@ -170,6 +171,8 @@ type (
 		Settlement store.Settlement
 		// Letters are its dead letters, with Rules.Letters; none where the settlement is sent again.
 		Letters []Letter
+		// Published are the messages that it says are published, with Rules.Claims; none where it is sent again.
+		Published []broker.Published
 	}
 	// GiveBack: call Session.GiveBack; everything of these partitions is settled.
 	GiveBack struct{ Partitions []int }

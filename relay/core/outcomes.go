@@ -17,6 +17,7 @@ func (m *Machine) succeeded(it *item, r broker.Result) {
 		m.counters.Duplicates++
 	}
 	m.pending.published++
+	it.out = true
 	if it.parked {
 		m.away(it, m.newVerdict(it, store.Verdict{To: store.Out, Position: m.position(r)}))
 		return
@@ -124,6 +125,9 @@ func (m *Machine) away(it *item, v store.Verdict) {
 	if it.counted {
 		it.counted = false
 		m.pending.freed.add(1, it.size())
+	}
+	if !it.untold() {
+		m.goesOut(&m.pending, it)
 	}
 	l := it.lane
 	m.verdict(it, v)

@@ -82,6 +82,7 @@ type item struct {
 	parked    bool // it is a parked row, or was made one by a verdict
 	slow      bool // parked while in flight; its answer is still awaited
 	counted   bool // in the window
+	out       bool // published, and in no settlement yet
 	gen       uint32
 	attempts  int    // failed so far
 	before    int    // of them outside the budget

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/onwardhq/onward/broker"
 	"github.com/onwardhq/onward/store"
 )
 
@@ -21,6 +22,7 @@ type pending struct {
 	loose     []*item // parked rows without a key
 	built     store.Settlement
 	letters   []Letter
+	out       []broker.Published // with Rules.Claims
 }
 
 func (p *pending) start(now time.Duration) {
@@ -141,6 +143,7 @@ func (p *pending) tell(m *Machine, pt *part) {
 					it.counted = false
 					p.freed.add(1, it.size())
 				}
+				m.goesOut(p, it)
 			}
 			pt.retained -= r.n - r.told
 			m.counters.Settled += r.n - r.told
@@ -156,8 +159,16 @@ func (p *pending) tell(m *Machine, pt *part) {
 
 func (m *Machine) sendSettlement() {
 	m.settleAt = never
-	m.do(Settle{Settlement: m.settling.built, Letters: m.settling.letters})
+	m.do(Settle{Settlement: m.settling.built, Letters: m.settling.letters, Published: m.settling.out})
 	m.settling.letters = nil
+}
+
+// goesOut notes that a settlement says of a message that it is published, if it was.
+func (m *Machine) goesOut(p *pending, it *item) {
+	if m.rules.Claims && it.out {
+		it.out = false
+		p.out = append(p.out, broker.Published{Partition: it.part.id, ID: it.rec.ID})
+	}
 }
 
 func (m *Machine) settled(e Settled) {

@@ -33,6 +33,7 @@ var codes = []code{
 	{"lineage-changed", "relay", "the database's numbering went back behind what was read: it was restored or copied", "PostgreSQL: it waits for transactions that write, and then goes on ([fail-over](failover.md)); SQLite: look before anything is published"},
 	{"no-transaction", "write, `outbox.Add`", "there is no open transaction", "write within a transaction; call `outbox.Add` with the context that `InTx` gives to its function"},
 	{"not-found", "commands", "there is no such message, sink or dead letter", "look at the list; retention may have removed it"},
+	{"partition-unclaimed", "relay", "Kafka transactions: another relay has claimed the partition of the outbox", "none: the relay asks the database what it owns, and claims it again; where it lasts, two sinks share the name `kafka.transactional_id`"},
 	{"pause-invalid", "pauses", "the pause cannot be made or lifted as it was asked for", "name a sink, topic or key as the error says, and an end that is ahead"},
 	{"payload-too-large", "write; dead letters", "the payload is larger than its limit, or than the broker takes", "send less, or a reference; raise the limit of writer, `topics[].max_payload` or broker"},
 	{"permission-denied", "relay", "the broker refuses this topic to the relay's user", "grant the right, or correct the user in `sinks[].url`, and requeue what died"},

@@ -243,7 +243,11 @@ func natsConfig(s config.Sink) nats.Config {
 
 func kafkaConfig(s config.Sink) kafka.Config {
 	k := s.Kafka
-	return kafka.Config{Compression: k.Compression, Tombstone: k.Tombstone, CreateTopics: k.CreateTopics, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire()}
+	c := kafka.Config{Compression: k.Compression, Tombstone: k.Tombstone, CreateTopics: k.CreateTopics, AckTimeout: max(s.PublishTimeout, 100*time.Millisecond), Wire: s.Wire()}
+	if s.NoDuplicates == "transactions" {
+		c.Transactions = k.Transactions()
+	}
+	return c
 }
 
 func redisConfig(s config.Sink) redis.Config {

@@ -76,7 +76,7 @@ type Sink struct {
 	TopicTemplate      string        `key:"topic_template" default:"{{.Topic}}" note:"the broker's topic or subject, from .ID .Topic .Key .Type .ContentType .Scope .CorrelationID .CausationID .AggregateType .AggregateID .EventID and .Headers.NAME; functions lower, upper, replace FROM TO TEXT"`
 	KeyTemplate        string        `key:"key_template" default:"{{.Key}}" note:"the broker's key; messages of one key keep their order only where they get one key here"`
 	RoutingKeyTemplate string        `key:"routing_key_template" default:"{{.Topic}}" note:"the broker's routing key"`
-	NoDuplicates       string        `key:"no_duplicates" default:"off" note:"off, or compare: JetStream stores each message once; the key becomes the subject's last word"`
+	NoDuplicates       string        `key:"no_duplicates" default:"off" note:"off; compare: JetStream stores each message once, and the key becomes the subject's last word; transactions: Kafka shows each message once to readers with isolation.level=read_committed"`
 	Window             Window        `key:"window"`
 	Settle             Settle        `key:"settle"`
 	PublishTimeout     time.Duration `key:"publish_timeout" default:"10s" note:"then an answer counts as lost"`
