@@ -195,7 +195,12 @@ func (p *Publisher) Capabilities() broker.Capabilities {
 	if p.limit == 0 {
 		return broker.Capabilities{}
 	}
-	return broker.Capabilities{MaxBytes: p.wire.MaxPayload(int(min(p.limit, 1<<30)) - roomOfFrames)}
+	return broker.Capabilities{MaxBytes: p.takes(p.limit)}
+}
+
+// takes is the largest payload in a message that may have this size.
+func (p *Publisher) takes(limit uint64) int {
+	return p.wire.MaxPayload(int(min(limit, 1<<30)) - roomOfFrames)
 }
 
 // Describe says how messages are scheduled and written, where that is not the default.
@@ -247,7 +252,9 @@ func (p *Publisher) Check(ctx context.Context) error {
 }
 
 // hint says what to do about what Check found.
-func (p *Publisher) hint(err error) string {
+func (p *Publisher) hint(err error) string { return p.hintFor(p.fixed, err) }
+
+func (p *Publisher) hintFor(entity string, err error) string {
 	if errors.Is(err, errCredential) {
 		return "the credential gives no token: is the machine's identity there, or are AZURE_TENANT_ID, AZURE_CLIENT_ID and the like set?"
 	}
@@ -256,7 +263,7 @@ func (p *Publisher) hint(err error) string {
 	}
 	switch p.judgeAttach(err) {
 	case noEntity, noSuchEntity:
-		return "make the queue or topic " + p.fixed + ", or name another with topic_template"
+		return "make the queue or topic " + entity + ", or name another with topic_template"
 	case permissionDenied:
 		return "give the key the right to send (a policy with Send), or the identity the role Azure Service Bus Data Sender"
 	case allDisabled, disabled:

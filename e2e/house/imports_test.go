@@ -62,7 +62,7 @@ var allowList = map[string]Allowance{
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
 	"broker/servicebus": {
-		Ours:   []string{"outbox", "broker"},
+		Ours:   []string{"outbox", "doctor", "broker"},
 		Theirs: ofServiceBus,
 		Tests:  []string{"leaktest", "broker/brokertest"},
 	},
