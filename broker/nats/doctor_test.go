@@ -60,7 +60,7 @@ func TestTheVerdictOfAStreamGoesByItsSettings(t *testing.T) {
 	}
 	wantFinding(t, "on one server", d, "jetstream-replicas", doctor.Warning, "num_replicas = 1", "nats stream edit "+b.stream+" --replicas 3")
 	wantFinding(t, "as servers are", d, "jetstream-sync", doctor.Unsafe, "sync_interval = 2m0s", "sync_interval: always")
-	if d.Verdict() != doctor.Unsafe || !strings.Contains(d.Worth, "loses up to the last 2m0s") || !strings.HasPrefix(d.Server, "NATS 2.") {
+	if d.Verdict() != doctor.Unsafe || !strings.HasSuffix(d.Worth, "loses up to the last 2m0s") || !strings.HasPrefix(d.Server, "NATS 2.") {
 		t.Errorf("the verdict is %v, %q of %q", d.Verdict(), d.Worth, d.Server)
 	}
 	edit := func(change func(*jetstream.StreamConfig)) {
@@ -99,6 +99,8 @@ func TestTheVerdictOfAStreamGoesByItsSettings(t *testing.T) {
 	}
 	wantFinding(t, "compared", examine(t, b.publisher(Config{Compare: true}), doctor.Question{Retry: time.Hour}), "jetstream-duplicates", doctor.OK, "compare", "")
 
+	edit(func(c *jetstream.StreamConfig) { c.Sealed = true })
+	wantFinding(t, "sealed", examine(t, p, question), "jetstream-ack", doctor.Unsafe, "sealed = true", "another stream")
 	b.deleteStream()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -168,6 +170,17 @@ func TestReplicasAreWhatTheLossOfAServerLosesOrNot(t *testing.T) {
 	wantFinding(t, "of three", d, "jetstream-replicas", doctor.OK, "num_replicas = 3", "")
 	if !strings.Contains(d.Worth, "2 of 3 servers: it survives the loss of 1") {
 		t.Errorf("it is worth %q", d.Worth)
+	}
+	wantFinding(t, "of three", d, "jetstream-storage", doctor.OK, "storage = file", "")
+	port := freePort()
+	newServer(t, fmt.Sprintf("http: \"127.0.0.1:%d\"", port)) // whose sync_interval is as everywhere
+	d = examine(t, at.publisher(Config{MonitorURL: fmt.Sprintf("http://127.0.0.1:%d", port)}), doctor.Question{})
+	wantFinding(t, "of three", d, "jetstream-sync", doctor.Note, "sync_interval = 2m0s", "sync_interval: always")
+	memory := newBench(t, leader.url(), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
+	d = examine(t, memory.publisher(Config{}), doctor.Question{})
+	wantFinding(t, "of three in memory", d, "jetstream-storage", doctor.Warning, "storage = memory", "--storage file")
+	if !strings.Contains(d.Worth, "in the memory of 2 of 3 servers") {
+		t.Errorf("in memory it is worth %q", d.Worth)
 	}
 	followers[0].kill()
 	want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], taken) // which the one that is gone has not

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"database/sql"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,6 +59,21 @@ func TestTheVerdictOfAFileGoesByItsSettings(t *testing.T) {
 	}, map[string]doctor.Severity{"sqlite-tables": 0, "sqlite-synchronous": doctor.OK}, "a power loss")
 	check("normal", "sqlite:"+file+"?synchronous=normal", nothing, map[string]doctor.Severity{"sqlite-synchronous": doctor.Warning}, "not always a power loss")
 	check("off", file, pragma(`PRAGMA synchronous = OFF`), map[string]doctor.Severity{"sqlite-synchronous": doctor.Unsafe}, "its process alone")
+	other := filepath.Join(t.TempDir(), "b.db")
+	plain, err := sql.Open("sqlite", other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain.SetMaxOpenConns(1)
+	for _, text := range []string{`PRAGMA encoding = 'UTF-16le'`, `CREATE TABLE a (b)`} {
+		if _, err := plain.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := plain.Close(); err != nil {
+		t.Fatal(err)
+	}
+	check("another encoding", other, nothing, map[string]doctor.Severity{"sqlite-encoding": doctor.Unsafe}, "")
 	check("rollback journal", file, pragma(`PRAGMA journal_mode = DELETE`), map[string]doctor.Severity{"sqlite-journal-mode": doctor.Unsafe, "sqlite-synchronous": doctor.OK}, "")
 }
 
