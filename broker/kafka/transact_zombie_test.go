@@ -190,3 +190,36 @@ func TestAClaimDoesNotWaitForForeignTransactions(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 }
+
+// An owner that is fenced by a claim that is not finished yet: it begins anew, finds itself revoked, and publishes nothing until
+// the claim is. Nor does it if the claimer dies there, and another one comes, which fences both.
+func TestAFencedOwnerFindsItselfRevoked(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, commonURL(t), 1)
+	of, batch := b.transactions(), keyed(30, b.topic)
+	first := b.transactional(of)
+	for _, r := range publish(t, t.Context(), first, batch[:10]...) {
+		want(t, r, taken)
+	}
+	claimer := b.publisher(Config{Transactions: of})
+	s := sleepAt(claimer, "take over") // the first one is fenced by now
+	ctx, cancel := context.WithTimeout(t.Context(), longWait)
+	claimed := make(chan error, 1)
+	go func() { claimed <- claimer.Claim(ctx, []int{0}) }()
+	<-s.asleep
+	for _, r := range publish(t, t.Context(), first, batch[10:20]...) {
+		want(t, r, unclaimed)
+	}
+	third := b.transactional(of)
+	cancel() // nobody waits for the second one any more
+	close(s.awake)
+	if err := <-claimed; err == nil {
+		t.Error("a claim was made that had ended")
+	}
+	for i, r := range publish(t, t.Context(), third, batch...) {
+		want(t, r, []situation{alreadyThere, taken, taken}[i/10])
+	}
+	if got := b.visible(30); !slices.Equal(got, idsOf(batch)) {
+		t.Errorf("%d messages are seen, want 30, once and in order", len(got))
+	}
+}
