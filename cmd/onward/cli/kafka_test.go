@@ -93,6 +93,10 @@ func TestKafkaIsReachedAsItsSettingsSay(t *testing.T) {
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	in, err := load("sinks[0].url=kafka://h", "sinks[0].no_duplicates=transactions", "sinks[0].kafka.transactional_id=shop", "sinks[0].kafka.progress_topic=seven", "sinks[0].kafka.transaction_timeout=7s")
+	if got, want := kafkaConfig(in).Transactions, (kafka.Transactions{ID: "shop", Topic: "seven", Timeout: 7 * time.Second}); err != nil || got != want {
+		t.Errorf("transactions are %+v, %v; want %+v", got, err, want)
+	}
 	o, _, err := s.Kafka.Options()
 	if err != nil || o.SASL != "oauthbearer" || o.TLS == nil || o.TLS.RootCAs == nil || len(o.TLS.Certificates) != 1 {
 		t.Fatalf("%+v, %v", o, err)
