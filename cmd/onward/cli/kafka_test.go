@@ -101,8 +101,11 @@ func TestKafkaIsReachedAsItsSettingsSay(t *testing.T) {
 	if err != nil || o.SASL != "oauthbearer" || o.TLS == nil || o.TLS.RootCAs == nil || len(o.TLS.Certificates) != 1 {
 		t.Fatalf("%+v, %v", o, err)
 	}
-	if said, err := o.Token(t.Context()); said != "abc" || err != nil {
-		t.Errorf("the token is %q, %v", said, err)
+	for _, now := range []string{"abc", "its next one"} { // who renews the token writes the file
+		write(t, token, now+"\n")
+		if said, err := o.Token(t.Context()); said != now || err != nil {
+			t.Errorf("the token is %q, %v, want %q", said, err, now)
+		}
 	}
 	p, err := openPublisher(s)
 	if err != nil {
