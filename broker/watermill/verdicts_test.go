@@ -59,6 +59,7 @@ var drives = [situations]func(t *testing.T){
 		if all, err := b.read(t.Context(), 1); err != nil || len(all) != 1 {
 			t.Errorf("%d messages arrived, %v", len(all), err)
 		}
+		saying(taken)(t)
 	},
 	saidDuplicate: saying(saidDuplicate),
 
