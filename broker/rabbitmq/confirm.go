@@ -153,7 +153,11 @@ func (l *lane) confirmed(e *entry) {
 	case !e.confirm.Acked():
 		p.flights.Settle(e.flight, nacked.errorf("the server refused it (basic.nack)"))
 	case e.returned != nil:
-		p.flights.Settle(e.flight, unroutable.errorf("returned: %d %s: exchange %q, routing key %q", e.returned.ReplyCode, e.returned.ReplyText, e.to.exchange, e.to.key))
+		s := unroutable
+		if time.Now().Before(l.link.settles) {
+			s = unroutableYet
+		}
+		p.flights.Settle(e.flight, s.errorf("returned: %d %s: exchange %q, routing key %q", e.returned.ReplyCode, e.returned.ReplyText, e.to.exchange, e.to.key))
 	default:
 		p.flights.Settle(e.flight, taken.result(nil))
 	}

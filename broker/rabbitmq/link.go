@@ -26,8 +26,9 @@ type link struct {
 	publisher *Publisher
 	conn      *amqp.Connection
 	socket    net.Conn
-	lanes     []*lane // the last one is for messages that must be alone on their channel
-	blocked   string  // why the server takes no messages; "" where it does
+	lanes     []*lane   // the last one is for messages that must be alone on their channel
+	settles   time.Time // until then the server may not know each queue yet; zero: it does
+	blocked   string    // why the server takes no messages; "" where it does
 	lost      chan *amqp.Error
 }
 
@@ -36,7 +37,7 @@ func (p *Publisher) keep() {
 	for n := 0; p.flights.Stopped().Err() == nil; n++ {
 		conn, socket, err := p.dial.connect(p.flights.Stopped(), n)
 		if err == nil {
-			p.serve(conn, socket)
+			p.serve(conn, socket, n > 0)
 			continue
 		}
 		p.mu.Lock()
@@ -49,8 +50,11 @@ func (p *Publisher) keep() {
 	}
 }
 
-// serve uses a connection until it is lost, or the publisher stops.
-func (p *Publisher) serve(conn *amqp.Connection, socket net.Conn) {
+// settling is for how long a server that may have been started again is given to know its queues: streams took 1.6 s.
+const settling = 10 * time.Second
+
+// serve uses a connection until it is lost, or the publisher stops. again: it is not the first, nor the first that was tried.
+func (p *Publisher) serve(conn *amqp.Connection, socket net.Conn, again bool) {
 	l := &link{publisher: p, conn: conn, socket: socket, lost: conn.NotifyClose(make(chan *amqp.Error, 1))}
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 8))
 	var group sync.WaitGroup
@@ -58,6 +62,9 @@ func (p *Publisher) serve(conn *amqp.Connection, socket net.Conn) {
 		l.lanes = append(l.lanes, &lane{link: l, alone: n == p.cfg.Channels, wake: make(chan struct{}, 1)})
 	}
 	p.mu.Lock()
+	if again {
+		l.settles = time.Now().Add(p.settling)
+	}
 	p.link, p.fault, p.limit, p.largest = l, nil, 0, smallest
 	clear(p.denied)
 	clear(p.taken)

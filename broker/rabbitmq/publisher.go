@@ -95,6 +95,7 @@ type Publisher struct {
 	dial  dialer
 
 	mu       sync.Mutex
+	settling time.Duration          // settling, but for tests
 	link     *link                  // nil while there is no connection
 	fault    error                  // why there is none
 	limit    int                    // the server's max_message_size, where it has refused a larger one on this connection; 0: not known
@@ -133,7 +134,7 @@ func Dial(url string, o Options, c Config) (*Publisher, error) {
 		return nil, err
 	}
 	p := &Publisher{
-		cfg: c.withDefaults(), route: r, wire: wire, dial: d, began: time.Now(), fault: errConnecting,
+		cfg: c.withDefaults(), route: r, wire: wire, dial: d, began: time.Now(), fault: errConnecting, settling: settling,
 		suspects: map[outbox.ID]struct{}{}, denied: map[address]struct{}{}, taken: map[string]struct{}{},
 	}
 	p.flights = inflight.New(inflight.Config{Name: "rabbitmq", Mutex: &p.mu, AckTimeout: p.cfg.AckTimeout, MaxPending: p.cfg.MaxPending, Look: p.look})

@@ -26,6 +26,7 @@ const (
 	aboveLimit
 	unroutable
 	noSuchExchange
+	unroutableYet
 	permissionDenied
 	refused
 	nacked
@@ -69,6 +70,7 @@ var verdicts = [situations]verdict{
 	unroutable:      {broker.Rejected, broker.CodeUnroutable, "`basic.return`, 312, then `basic.ack`", "no queue takes it: no binding matches its routing key"},
 	noSuchExchange:  {broker.Rejected, broker.CodeUnroutable, "channel closed, 404, and nothing else was on its way there", "the exchange that the template names does not exist"},
 
+	unroutableYet:    {broker.Retry, broker.CodeUnroutable, "`basic.return`, 312, then `basic.ack`, in the first 10 s of a connection that was made again", "no queue takes it, or none yet: a server that was started again takes connections before it knows each queue"},
 	permissionDenied: {broker.Retry, broker.CodePermission, "channel closed, 403, and nothing else was on its way there", "the relay's user may not write to the exchange, or not with this routing key, or the exchange is internal"},
 	refused:          {broker.Retry, broker.CodeRejected, "channel closed with another code, and nothing else was on its way there *", "the server refuses this message"},
 	nacked:           {broker.Retry, broker.CodeRejected, "`basic.nack`", "a queue refuses it: full with `overflow: reject-publish`, or it failed; another queue may have it"},

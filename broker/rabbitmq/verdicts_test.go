@@ -98,6 +98,30 @@ var drives = [situations]func(t *testing.T){
 			t.Errorf("the queue has %d messages, want 20", n)
 		}
 	},
+	unroutableYet: func(t *testing.T) {
+		b := newBench(t, commonURL(t))
+		x, through := newProxy(t, b.url)
+		p := connected(t, b.publisherAt(through, Config{}))
+		again := func() {
+			x.Stop()
+			until(t, "the connection is lost", func() bool {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.link == nil
+			})
+			x.Start()
+			connected(t, p)
+		}
+		again()
+		m := message(b.topic+".elsewhere", "")
+		want(t, publish(t, t.Context(), p, m)[0], unroutableYet)
+		want(t, publish(t, t.Context(), p, message(b.topic, ""))[0], taken)
+		p.mu.Lock()
+		p.settling = time.Nanosecond
+		p.mu.Unlock()
+		again()
+		want(t, publish(t, t.Context(), p, m)[0], unroutable)
+	},
 	noSuchExchange: func(t *testing.T) {
 		b := newBench(t, commonURL(t))
 		p := connected(t, b.publisher(Config{Exchange: "{{.Scope}}"}))

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -48,7 +49,7 @@ func (r *run) drain(ctx context.Context) (*History, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h.Faults, h.Acts = slices.Concat(r.faults, r.readLogs()), r.acts
+	h.Faults, h.Acts = slices.Concat(r.faults, r.readLogs(h.Ledger)), r.acts
 	slices.SortStableFunc(h.Faults, func(a, b Fault) int { return a.At.Compare(b.At) })
 	h.Meta = r.meta
 	r.broker.collected.mu.Lock()
@@ -165,8 +166,19 @@ var tookOver = []string{
 	"taking over an expired relay of the sink", "took over relays whose lease has ended",
 }
 
-// readLogs finds in the relays' logs what no fault did directly. A panic is nothing that a relay may do.
-func (r *run) readLogs() (observed []Fault) {
+// readLogs finds in the relays' logs what no fault did directly. Nothing that a relay may do: a panic; and a dead letter of a message
+// that the broker takes when it is sound, because attempts are without end here, and an outage costs none.
+func (r *run) readLogs(ledger []Entry) (observed []Fault) {
+	sound := map[string]bool{}
+	for i := range ledger {
+		sound[ledger[i].ID] = ledger[i].Kind != Poison && ledger[i].Kind != Oversize
+	}
+	dead := map[string]int{}
+	defer func() {
+		for _, code := range slices.Sorted(maps.Keys(dead)) {
+			r.meta.Broken = append(r.meta.Broken, fmt.Sprintf("%d dead letters that nothing was wrong with: %s", dead[code], code))
+		}
+	}()
 	for _, p := range r.relays {
 		text, err := os.ReadFile(p.log)
 		if errors.Is(err, os.ErrNotExist) { // it never ran
@@ -176,12 +188,17 @@ func (r *run) readLogs() (observed []Fault) {
 			var said struct {
 				Time time.Time `json:"time"`
 				Text string    `json:"msg"`
+				ID   string    `json:"id"`
+				Code string    `json:"code"`
 			}
 			if err := json.Unmarshal(lines.Bytes(), &said); err != nil {
 				if line := lines.Text(); strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") {
 					r.meta.Broken = append(r.meta.Broken, p.name+": "+line)
 				}
 				continue
+			}
+			if said.Text == "dead letter" && sound[said.ID] {
+				dead[said.Code]++
 			}
 			if slices.Contains(tookOver, said.Text) {
 				observed = append(observed, Fault{
