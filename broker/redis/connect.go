@@ -24,7 +24,7 @@ import (
 type Options struct {
 	// Name is shown by the server among its clients, without blanks; empty: onward.
 	Name string
-	// TLS is the configuration of a rediss connection; nil: the system's.
+	// TLS is the configuration of a rediss connection; nil: the system's. Without a ServerName it is for the address's host.
 	TLS *tls.Config
 	// Timeout is for one attempt to connect, with the login; 0: 5 s.
 	Timeout time.Duration
@@ -66,7 +66,10 @@ func newDialer(address string, o Options, c Config) (dialer, error) {
 		o.Timeout = 5 * time.Second
 	}
 	if o.TLS != nil && opt.TLSConfig != nil {
-		opt.TLSConfig = o.TLS
+		opt.TLSConfig = o.TLS.Clone()
+		if opt.TLSConfig.ServerName == "" {
+			opt.TLSConfig.ServerName = u.Hostname()
+		}
 	}
 	name := strings.Join(strings.Fields(o.Name), "-")
 	if name == "" {

@@ -1,14 +1,8 @@
 package cli
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,7 +68,7 @@ func TestKafkaIsReachedAsItsSettingsSay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	certificate, key, token := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token")
-	writeCertificate(t, certificate, key)
+	writeCertificates(t, dir)
 	write(t, token, "abc\n")
 	load := func(set ...string) (config.Sink, error) {
 		c, err := config.Load(config.Source{Need: config.NeedRelay, Set: append([]string{"database.url=postgres://u@h/x", "sinks[0].name=s"}, set...)})
@@ -84,8 +78,8 @@ func TestKafkaIsReachedAsItsSettingsSay(t *testing.T) {
 		return c.Sinks[0], nil
 	}
 	s, err := load("sinks[0].url=kafka://h:1,h2", "sinks[0].kafka.compression=zstd", "sinks[0].kafka.tombstone=true", "sinks[0].kafka.create_topics=true", "sinks[0].publish_timeout=7s",
-		"sinks[0].kafka.sasl=oauthbearer", "sinks[0].kafka.token_file="+token, "sinks[0].kafka.tls=true", "sinks[0].kafka.tls_ca_file="+certificate,
-		"sinks[0].kafka.tls_cert_file="+certificate, "sinks[0].kafka.tls_key_file="+key, "sinks[0].key_template={{.Scope}}")
+		"sinks[0].kafka.sasl=oauthbearer", "sinks[0].kafka.token_file="+token, "sinks[0].kafka.tls=true", "sinks[0].tls.ca_file="+certificate,
+		"sinks[0].tls.cert_file="+certificate, "sinks[0].tls.key_file="+key, "sinks[0].key_template={{.Scope}}")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +91,8 @@ func TestKafkaIsReachedAsItsSettingsSay(t *testing.T) {
 	if got, want := kafkaConfig(in).Transactions, (kafka.Transactions{ID: "shop", Topic: "seven", Timeout: 7 * time.Second}); err != nil || got != want {
 		t.Errorf("transactions are %+v, %v; want %+v", got, err, want)
 	}
-	o, _, err := s.Kafka.Options()
+	trust, _, err := s.TLS.Config()
+	o := s.Kafka.Options(trust)
 	if err != nil || o.SASL != "oauthbearer" || o.TLS == nil || o.TLS.RootCAs == nil || len(o.TLS.Certificates) != 1 {
 		t.Fatalf("%+v, %v", o, err)
 	}
@@ -115,16 +110,16 @@ func TestKafkaIsReachedAsItsSettingsSay(t *testing.T) {
 		t.Error(err)
 	}
 
-	_, err = load("sinks[0].url=kafka://u:topsecret@h", "sinks[0].kafka.compression=zip", "sinks[0].kafka.token_file=none", "sinks[0].kafka.tls_ca_file=none", "sinks[0].kafka.tls_cert_file=x", "sinks[0].routing_key_template=x")
-	for _, fault := range []string{"kafka.compression: \"zip\"", "kafka.sasl: is off", "kafka.token_file: goes with", "kafka.tls_ca_file: goes with tls", "tls_cert_file go together", "routing_key_template: is not for kafka"} {
+	_, err = load("sinks[0].url=kafka://u:topsecret@h", "sinks[0].kafka.compression=zip", "sinks[0].kafka.token_file=none", "sinks[0].tls.ca_file=none", "sinks[0].tls.cert_file=x", "sinks[0].routing_key_template=x")
+	for _, fault := range []string{"kafka.compression: \"zip\"", "kafka.sasl: is off", "kafka.token_file: goes with", "tls: goes with https:", "tls.key_file: and cert_file go together", "routing_key_template: is not for kafka"} {
 		if err == nil || !strings.Contains(faultsOf(err), fault) || strings.Contains(fmt.Sprint(err, faultsOf(err)), "topsecret") {
 			t.Errorf("%v does not tell of %s", faultsOf(err), fault)
 		}
 	}
 	for fault, set := range map[string][]string{
-		"no such file":          {"sinks[0].url=kafka://h", "sinks[0].kafka.tls=true", "sinks[0].kafka.tls_ca_file=" + dir + "/none"},
-		"no certificate":        {"sinks[0].url=kafka://h", "sinks[0].kafka.tls=true", "sinks[0].kafka.tls_ca_file=" + token},
-		"tls_cert_file":         {"sinks[0].url=kafka://h", "sinks[0].kafka.tls=true", "sinks[0].kafka.tls_cert_file=" + token, "sinks[0].kafka.tls_key_file=" + key},
+		"no such file":          {"sinks[0].url=kafka://h", "sinks[0].kafka.tls=true", "sinks[0].tls.ca_file=" + dir + "/none"},
+		"no certificate":        {"sinks[0].url=kafka://h", "sinks[0].kafka.tls=true", "sinks[0].tls.ca_file=" + token},
+		"tls.cert_file":         {"sinks[0].url=kafka://h", "sinks[0].kafka.tls=true", "sinks[0].tls.cert_file=" + token, "sinks[0].tls.key_file=" + key},
 		"token_file: open":      {"sinks[0].url=kafka://h", "sinks[0].kafka.sasl=oauthbearer", "sinks[0].kafka.token_file=" + dir + "/none"},
 		"needs a user":          {"sinks[0].url=kafka://h", "sinks[0].kafka.sasl=plain"},
 		"is for kafka":          {"sinks[0].url=discard:", "sinks[0].kafka.tombstone=true"},
@@ -136,25 +131,6 @@ func TestKafkaIsReachedAsItsSettingsSay(t *testing.T) {
 			t.Errorf("%v: %v, want %s", set, faultsOf(err), fault)
 		}
 	}
-}
-
-func writeCertificate(t *testing.T, certificate, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bytes, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bytes})))
 }
 
 func write(t *testing.T, file, text string) {

@@ -207,6 +207,10 @@ func migrateFirst(ctx context.Context, log *slog.Logger, b backend) error {
 
 // openPublisher makes the publisher of a sink; it connects in the background.
 func openPublisher(s config.Sink) (broker.Publisher, error) {
+	t, setting, err := s.TLS.Config()
+	if err != nil {
+		return nil, &outbox.Error{Code: outbox.ErrConfigInvalid.Code, Op: "tls." + setting, Err: err}
+	}
 	switch s.Scheme() {
 	case "jsonl":
 		c, err := jsonl.ParseURL(s.URL)
@@ -219,22 +223,19 @@ func openPublisher(s config.Sink) (broker.Publisher, error) {
 	case "discard":
 		return discard.NewPublisher(), nil
 	case "https", "http":
-		return openWebhook(s)
+		return openWebhook(s, t)
 	case "kafka":
-		o, _, err := s.Kafka.Options()
-		if err != nil {
-			return nil, err
-		}
+		o := s.Kafka.Options(t)
 		o.Name = "onward-" + s.Name
 		return kafka.Dial(s.URL, o, kafkaConfig(s))
 	case "redis", "rediss":
-		return redis.Dial(s.URL, redis.Options{Name: "onward-" + s.Name}, redisConfig(s))
+		return redis.Dial(s.URL, redis.Options{Name: "onward-" + s.Name, TLS: t}, redisConfig(s))
 	case "servicebus":
 		return openServiceBus(s)
 	case "amqp", "amqps":
-		return rabbitmq.Dial(s.URL, rabbitmq.Options{Name: "onward " + s.Name}, rabbitConfig(s))
+		return rabbitmq.Dial(s.URL, rabbitmq.Options{Name: "onward " + s.Name, TLS: t}, rabbitConfig(s))
 	}
-	return nats.Dial(s.URL, nats.Options{Name: "onward " + s.Name}, natsConfig(s))
+	return nats.Dial(s.URL, nats.Options{Name: "onward " + s.Name, TLS: t}, natsConfig(s))
 }
 
 func natsConfig(s config.Sink) nats.Config {

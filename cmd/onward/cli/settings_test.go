@@ -33,6 +33,9 @@ var others = map[string]string{
 	"relay.on_unsafe":                      "refuse",
 	"sinks[].name":                         "seven",
 	"sinks[].url":                          "=TestRelayPublishesUntilItIsStopped",
+	"sinks[].tls.ca_file":                  "=TestASinkTrustsWhomItsSettingsName",
+	"sinks[].tls.cert_file":                "=TestASinkTrustsWhomItsSettingsName",
+	"sinks[].tls.key_file":                 "=TestASinkTrustsWhomItsSettingsName",
 	"sinks[].nats.stream":                  "SEVEN",
 	"sinks[].nats.monitor_url":             "http://seven:8222",
 	"sinks[].kafka.compression":            "=TestKafkaIsReachedAsItsSettingsSay",
@@ -41,9 +44,6 @@ var others = map[string]string{
 	"sinks[].kafka.sasl":                   "=TestKafkaIsReachedAsItsSettingsSay",
 	"sinks[].kafka.token_file":             "=TestKafkaIsReachedAsItsSettingsSay",
 	"sinks[].kafka.tls":                    "=TestKafkaIsReachedAsItsSettingsSay",
-	"sinks[].kafka.tls_ca_file":            "=TestKafkaIsReachedAsItsSettingsSay",
-	"sinks[].kafka.tls_cert_file":          "=TestKafkaIsReachedAsItsSettingsSay",
-	"sinks[].kafka.tls_key_file":           "=TestKafkaIsReachedAsItsSettingsSay",
 	"sinks[].kafka.transactional_id":       "=TestKafkaIsReachedAsItsSettingsSay",
 	"sinks[].kafka.progress_topic":         "=TestKafkaIsReachedAsItsSettingsSay",
 	"sinks[].kafka.transaction_timeout":    "=TestKafkaIsReachedAsItsSettingsSay",
@@ -98,7 +98,6 @@ var others = map[string]string{
 	"sinks[].webhook.authorization":  "=TestARelayPostsToAnEndpoint",
 	"sinks[].webhook.concurrency":    "=TestARelayPostsToAnEndpoint",
 	"sinks[].webhook.allow_networks": "=TestARelayPostsToAnEndpoint",
-	"sinks[].webhook.ca_file":        "=TestARelayPostsToAnEndpoint",
 
 	"sinks[].rabbitmq.management_url": "http://seven:15672",
 

@@ -51,7 +51,7 @@ func TestARelayPostsToAnEndpoint(t *testing.T) {
 	c := console{environ: []string{
 		"ONWARD_DATABASE__URL=sqlite:" + file, "ONWARD_DATABASE__AUTO_MIGRATE=true", "ONWARD_SINKS__0__NAME=hook", "ONWARD_SINKS__0__URL=" + endpoint.URL + "/hook?token=hidden",
 		"ONWARD_SINKS__0__BREAKER__FIRST=20ms", "ONWARD_SINKS__0__BREAKER__MAX=20ms", "ONWARD_SINKS__0__RETRY__ATTEMPTS=2",
-		"ONWARD_SINKS__0__WEBHOOK__CA_FILE=" + ca, "ONWARD_SINKS__0__WEBHOOK__ALLOW_NETWORKS=10.0.0.0/8,127.0.0.0/8",
+		"ONWARD_SINKS__0__TLS__CA_FILE=" + ca, "ONWARD_SINKS__0__WEBHOOK__ALLOW_NETWORKS=10.0.0.0/8,127.0.0.0/8",
 		"ONWARD_SINKS__0__WEBHOOK__AUTHORIZATION=Bearer hidden", "ONWARD_SINKS__0__WEBHOOK__SECRETS_FILE=" + secret, "ONWARD_SINKS__0__WEBHOOK__CONCURRENCY=3",
 	}}
 	relay := c.start(t, "relay")
@@ -116,7 +116,7 @@ func TestSettingsOfAnEndpoint(t *testing.T) {
 	}
 	for what, file := range map[string]string{"no such file": filepath.Join(t.TempDir(), "none"), "has no certificate": "webhook_test.go"} {
 		s := c.Sinks[0]
-		s.Webhook.CAFile = file
+		s.TLS.CAFile = file
 		if p, err := openPublisher(s); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", file, err)
 			_ = p.Close(context.Background())

@@ -170,6 +170,7 @@ func (k *checker) sink(path string, s *Sink) {
 			k.url(path+name, address, []string{"http", "https"})
 		}
 	}
+	k.tls(path, s)
 	k.kafka(path, s)
 	k.rabbitMQ(path, s)
 	k.redis(path, s)

@@ -59,6 +59,7 @@ type Relay struct {
 type Sink struct {
 	Name               string        `key:"name" note:"1 to 64 of a-z, 0-9, _ and -; its cursors are kept under this name"`
 	URL                string        `key:"url" secret:"true" note:"nats://user:password@host:4222 or amqp(s)://user:password@host:5672/vhost (several with commas), kafka://user:password@host:9092,host:9092, redis(s)://user:password@host:6379/0, servicebus://namespace.servicebus.windows.net, https://host/path (a webhook), jsonl:/path/file.jsonl, jsonl: (standard output), or discard:"`
+	TLS                TLS           `key:"tls"`
 	NATS               NATS          `key:"nats"`
 	Kafka              Kafka         `key:"kafka"`
 	RabbitMQ           RabbitMQ      `key:"rabbitmq"`

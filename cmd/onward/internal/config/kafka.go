@@ -3,9 +3,7 @@ package config
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -25,13 +23,10 @@ type Kafka struct {
 	SASL               string        `key:"sasl" default:"off" note:"how to sign in: off, plain, scram-sha-256 or scram-sha-512 (user and password in the url), or oauthbearer"`
 	TokenFile          string        `key:"token_file" note:"of oauthbearer: a file with the token; it is read for each connection, and before the token ends"`
 	TLS                bool          `key:"tls" default:"false" note:"speak TLS with every broker"`
-	TLSCAFile          string        `key:"tls_ca_file" note:"certificates (PEM) of who is trusted; default: those that the system trusts"`
-	TLSCertFile        string        `key:"tls_cert_file" note:"the certificate (PEM) to show, where the brokers ask for one"`
-	TLSKeyFile         string        `key:"tls_key_file" note:"and its key"`
 }
 
-// Options are how to reach the cluster. The error is of one of the files, and the setting that names it.
-func (c *Kafka) Options() (o kafka.Options, setting string, err error) {
+// Options are how to reach the cluster.
+func (c *Kafka) Options(t *tls.Config) (o kafka.Options) {
 	if c.SASL != "off" {
 		o.SASL = c.SASL
 	}
@@ -42,33 +37,12 @@ func (c *Kafka) Options() (o kafka.Options, setting string, err error) {
 		}
 	}
 	if c.TLS {
-		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-		if c.TLSCAFile != "" {
-			if o.TLS.RootCAs, err = certificates(c.TLSCAFile); err != nil {
-				return o, "tls_ca_file", err
-			}
-		}
-		if c.TLSCertFile != "" {
-			pair, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile)
-			if err != nil {
-				return o, "tls_cert_file", err
-			}
-			o.TLS.Certificates = []tls.Certificate{pair}
+		o.TLS = t
+		if t == nil {
+			o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
 	}
-	return o, "", nil
-}
-
-func certificates(file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s has no certificate that can be read", file)
-	}
-	return pool, nil
+	return o
 }
 
 // kafka checks what a sink says of Kafka.
@@ -88,17 +62,7 @@ func (k *checker) kafka(path string, s *Sink) {
 		k.that(!byPassword || a.User != "" && a.Password != "", path+".sasl", "%s needs a user and a password: write the url as kafka://user:password@host:9092", c.SASL)
 		k.that(c.SASL != "off" || a.User == "", path+".sasl", "is off, and the url has a user: say how to sign in, one of %s", strings.Join(kafka.Mechanisms(), ", "))
 	}
-	for _, f := range []struct{ name, file string }{{"tls_ca_file", c.TLSCAFile}, {"tls_cert_file", c.TLSCertFile}, {"tls_key_file", c.TLSKeyFile}} {
-		k.that(c.TLS || f.file == "", path+"."+f.name, "goes with tls: true")
-	}
-	k.that((c.TLSCertFile == "") == (c.TLSKeyFile == ""), path+".tls_key_file", "and tls_cert_file go together")
-	if k.need < NeedRelay || (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
-		return
-	}
-	if _, setting, err := c.Options(); err != nil {
-		k.that(false, path+"."+setting, "%v", err)
-	}
-	if c.TokenFile != "" {
+	if c.TokenFile != "" && k.need >= NeedRelay {
 		_, err := os.ReadFile(c.TokenFile)
 		k.that(err == nil || errors.Is(err, os.ErrNotExist) && !s.Enabled, path+".token_file", "%v", err)
 	}

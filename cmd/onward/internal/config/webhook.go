@@ -12,7 +12,6 @@ type Webhook struct {
 	Authorization string `key:"authorization" secret:"true" note:"the header of that name, such as Bearer and a token"`
 	Concurrency   int    `key:"concurrency" default:"16" note:"requests on their way at once, of this relay"`
 	AllowNetworks Words  `key:"allow_networks" note:"networks such as 10.1.0.0/16 to which it may connect although they are not public"`
-	CAFile        string `key:"ca_file" note:"certificates in PEM, trusted instead of the system's"`
 }
 
 // Networks are AllowNetworks; of invalid ones there is nothing.
