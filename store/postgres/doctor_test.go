@@ -90,6 +90,7 @@ func TestTheVerdictOfAServerGoesByItsSettings(t *testing.T) {
 		{"postgres-incarnation", []string{"ALTER TABLE outbox_incarnation SET LOGGED"}, []string{"ALTER TABLE outbox_incarnation SET UNLOGGED"}, Committed, doctor.Unsafe, "outbox_incarnation is LOGGED", "SET UNLOGGED"},
 		{"postgres-prepared", []string{"BEGIN; CREATE TABLE held (i int); PREPARE TRANSACTION 'o''clock'"}, []string{"ROLLBACK PREPARED 'o''clock'"}, Committed, doctor.Warning, "o'clock", "ROLLBACK PREPARED 'o''clock'"},
 		{"postgres-slots", []string{"SELECT pg_create_logical_replication_slot('left', 'test_decoding')"}, []string{"SELECT pg_drop_replication_slot('left')"}, Committed, doctor.Warning, "slot left: active = false", "pg_drop_replication_slot('left')"},
+		{"postgres-slots", append(system("max_slot_wal_keep_size = '1GB'"), "SELECT pg_create_logical_replication_slot('left', 'test_decoding')"), append(reset("max_slot_wal_keep_size"), "SELECT pg_drop_replication_slot('left')"), Committed, doctor.Note, "slot left: active = false", "pg_drop_replication_slot('left')"},
 		{"postgres-replicas", nil, nil, Replicated, doctor.Unsafe, "synchronous_standby_names = ''", "synchronous_standby_names = 'ANY 1"},
 	} {
 		before := worst(examine(t, g.Pool, Committed), c.check)
@@ -174,6 +175,9 @@ func TestStandbysAreWhatAFailOverLosesOrNot(t *testing.T) {
 	if d := examine(t, g.Pool, Committed); d.Verdict() != doctor.OK || !strings.Contains(d.Worth, "survives the loss of this server") {
 		t.Errorf("with a synchronous standby the verdict is %v, %q", d.Verdict(), d.Worth)
 	}
+	server.set(g, "synchronous_commit = local")
+	eventuallyFound(t, g.Pool, Committed, "postgres-replicas", doctor.Note)
+	wantFinding(t, "where commits do not wait", examine(t, g.Pool, Committed), "postgres-replicas", doctor.Note, "synchronous: 1", "synchronous_commit = on")
 	d := examine(t, pgtest.Connect(t, standby.url, nil), Committed)
 	wantFinding(t, "of the standby itself", d, "postgres-primary", doctor.Unsafe, "pg_is_in_recovery() = true", "target_session_attrs=read-write")
 	standby.stop()
