@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/pbkdf2"
@@ -30,14 +31,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// cluster is two brokers of the tests' own, the first of them the controller too. Whoever comes without a name may do
+// cluster is two brokers of the tests' own, the first of them the controller too, and a third one for the test that starts it. Whoever comes without a name may do
 // everything; users of the other two listeners, with and without TLS, what they were allowed.
 type cluster struct {
 	dir   string
 	libs  string
 	ports map[string]int
 	roots *x509.CertPool
-	nodes [3]*brokerProcess // by id
+	nodes [4]*brokerProcess // by id
 	alone sync.Mutex        // of the test that has it
 }
 
@@ -104,11 +105,11 @@ func newCluster(tb testing.TB, libs string) *cluster {
 		tb.Fatal(err)
 	}
 	c := &cluster{dir: dir, libs: libs, ports: map[string]int{}}
-	for _, name := range []string{"controller", "plain1", "sasl1", "tls1", "plain2", "sasl2", "tls2"} {
+	for _, name := range []string{"controller", "plain1", "sasl1", "tls1", "plain2", "sasl2", "tls2", "plain3", "sasl3", "tls3"} {
 		c.ports[name] = freePort()
 	}
 	c.makeCertificate(tb)
-	for id := 1; id <= 2; id++ {
+	for id := 1; id <= 3; id++ {
 		data := filepath.Join(dir, fmt.Sprint("data", id))
 		if err := os.Mkdir(data, 0o700); err != nil {
 			tb.Fatal(err)
@@ -239,9 +240,12 @@ func (c *cluster) await(tb testing.TB, brokers int) {
 	}
 	defer client.Close()
 	until(tb, "the cluster is there", func() bool {
-		for id := 1; id <= 2; id++ {
+		for id, node := range c.nodes {
+			if node == nil {
+				continue
+			}
 			select {
-			case <-c.nodes[id].exited:
+			case <-node.exited:
 				log, _ := os.ReadFile(c.log(id))
 				tb.Fatalf("broker %d ended:\n%s", id, log[max(0, len(log)-4000):])
 			default:
@@ -249,7 +253,7 @@ func (c *cluster) await(tb testing.TB, brokers int) {
 		}
 		r := kmsg.NewPtrMetadataRequest()
 		r.Topics = []kmsg.MetadataRequestTopic{}
-		answer, err := r.RequestWith(tb.Context(), client)
+		answer, err := r.RequestWith(context.WithoutCancel(tb.Context()), client) // also while the test cleans up
 		return err == nil && len(answer.Brokers) == brokers
 	})
 }
@@ -257,6 +261,18 @@ func (c *cluster) await(tb testing.TB, brokers int) {
 func (n *brokerProcess) kill() {
 	_ = n.command.Process.Signal(syscall.SIGKILL)
 	<-n.exited
+}
+
+// third starts a third broker, until the test ends.
+func (c *cluster) third(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		c.nodes[3].kill()
+		c.nodes[3] = nil
+		c.await(tb, 2)
+	})
+	c.start(tb, 3)
+	c.await(tb, 3)
 }
 
 // without2 does something while the second broker is silent.
