@@ -104,7 +104,7 @@ known-bad: up ## builds with a known fault, each of which must be caught; BAD=na
 proof: up ## measure again and write docs/proof.md: simulator, model, chaos over every pair, restarts, known-bad builds; an hour (kills: make kills)
 	@$(MAKE) --silent sim SEEDS=200 ARGS='-json docs/proof/sim.json'
 	@$(MAKE) --silent model
-	@$(MAKE) --silent chaos-all DURATION=8m ARGS='--proof docs/proof'
+	@$(MAKE) --silent chaos-all DURATION=9m ARGS='--proof docs/proof'
 	@$(MAKE) --silent restarts known-bad
 	@go run ./e2e/cmd/proof
 

@@ -4,6 +4,7 @@ module github.com/onwardhq/onward/e2e
 go 1.25.0
 
 require (
+	github.com/Azure/go-amqp v1.7.0
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
 	github.com/jackc/pgx/v5 v5.12.0

@@ -32,24 +32,25 @@ const streamName = "CHAOS"
 
 // broker is where a run publishes, and a collector that reads it by a way of its own from the start.
 type broker struct {
-	kind      string
-	dir       string // of its files
-	log       string // what its server says, where it has no place of its own for that
-	url       string // for relays, who go through links
-	server    *harness.Server
-	rules     string // file of the server's configuration
-	nc        *natsgo.Conn
-	stream    jetstream.Stream
-	consume   jetstream.ConsumeContext
-	collected collected
-	stop      context.CancelFunc
-	group     sync.WaitGroup
-	renamed   int
-	node      *harness.Node // of RabbitMQ
-	kafka     *harness.Kafka
-	records   *kgo.Client // of Kafka's collector
-	redis     *redis.Client
-	ended     atomic.Bool // its last message was collected
+	kind       string
+	dir        string // of its files
+	log        string // what its server says, where it has no place of its own for that
+	url        string // for relays, who go through links
+	server     *harness.Server
+	rules      string // file of the server's configuration
+	nc         *natsgo.Conn
+	stream     jetstream.Stream
+	consume    jetstream.ConsumeContext
+	collected  collected
+	stop       context.CancelFunc
+	group      sync.WaitGroup
+	renamed    int
+	node       *harness.Node // of RabbitMQ
+	kafka      *harness.Kafka
+	records    *kgo.Client // of Kafka's collector
+	redis      *redis.Client
+	maxMessage int32       // of Service Bus: bytes
+	ended      atomic.Bool // its last message was collected
 }
 
 // collected is what has arrived. Safe for concurrent use.
@@ -114,6 +115,9 @@ func openBroker(ctx context.Context, kind, dir, log string, maxMessage int32) (*
 	}
 	if kind == Webhook {
 		return b, b.openReceiver(ctx, maxMessage)
+	}
+	if kind == ServiceBus {
+		return b, b.openServiceBus(ctx, maxMessage)
 	}
 	b.rules = filepath.Join(dir, "rules.conf")
 	if err := b.allow(true); err != nil {
@@ -183,7 +187,7 @@ func (b *broker) take(m jetstream.Msg) {
 
 // complete waits until all that the broker has was collected.
 func (b *broker) complete(ctx context.Context) error {
-	if b.kind == JSONLines || b.kind == Webhook { // what was written before now is read in the round after the next
+	if b.kind == JSONLines || b.kind == Webhook || b.kind == ServiceBus { // what was written before now is read in the round after the next
 		pause(ctx, 10*followEvery)
 		return nil
 	}
@@ -220,9 +224,12 @@ func (b *broker) restart(ctx context.Context, sig syscall.Signal) error {
 }
 
 // deny refuses relays the denied topic, or takes it again.
-func (b *broker) deny(refuse bool) error {
-	if b.kind == Webhook {
+func (b *broker) deny(ctx context.Context, refuse bool) error {
+	switch b.kind {
+	case Webhook:
 		return b.refuse(denyFile, refuse)
+	case ServiceBus:
+		return b.denyQueue(ctx, refuse)
 	}
 	if err := b.allow(!refuse); err != nil {
 		return err

@@ -75,7 +75,7 @@ func (r *run) do(ctx, timed context.Context, s Step, f *Fault) error {
 	case Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull:
 		f.Target, f.Relays = r.Store, len(r.some(rng, mostRelays))
 		return r.breakDatabase(ctx, timed, s, f)
-	case BrokerRestart, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename:
+	case BrokerRestart, BrokerStop, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename:
 		f.Target, f.Relays = r.Broker, len(r.some(rng, mostRelays))
 		return r.breakBroker(ctx, timed, s, f)
 	case WriterKill:
@@ -309,7 +309,7 @@ func (d *database) answers(ctx context.Context) (restarted bool, err error) {
 	}
 }
 
-func (r *run) breakBroker(ctx, timed context.Context, s Step, f *Fault) error {
+func (r *run) breakBroker(ctx, timed context.Context, s Step, f *Fault) (err error) {
 	starting, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	switch s.Kind {
@@ -320,15 +320,21 @@ func (r *run) breakBroker(ctx, timed context.Context, s Step, f *Fault) error {
 		}
 		f.Detail = sig.String()
 		return r.broker.restart(starting, sig)
+	case BrokerStop:
+		return r.broker.freeze(timed, s.For)
 	case BrokerAlarm:
-		err := r.broker.alarm(starting, true)
+		if r.Broker == ServiceBus {
+			f.Detail, err = r.broker.trouble(starting, timed, s.For, s.Pick)
+			return err
+		}
+		err = r.broker.alarm(starting, true)
 		pause(timed, s.For)
 		return errors.Join(err, r.broker.alarm(starting, false))
 	case BrokerDeny:
 		f.Detail = deniedTopic
-		err := r.broker.deny(true)
+		err := r.broker.deny(starting, true)
 		pause(timed, s.For)
-		return errors.Join(err, r.broker.deny(false))
+		return errors.Join(err, r.broker.deny(starting, false))
 	case BrokerRename:
 		name, err := r.broker.rename()
 		f.Detail = name

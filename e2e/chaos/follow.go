@@ -45,7 +45,11 @@ func (b *broker) follow(ctx context.Context) {
 
 // found adds files that are new, told by what they are and not by their names.
 func (b *broker) found(files []*followed) []*followed {
-	names, _ := filepath.Glob(filepath.Join(b.dir, "events.jsonl*"))
+	pattern := "events.jsonl*"
+	if b.kind == ServiceBus {
+		pattern = "journal"
+	}
+	names, _ := filepath.Glob(filepath.Join(b.dir, pattern))
 	slices.SortFunc(names, func(x, y string) int { // the one without a number is the newest
 		if len(x) != len(y) {
 			return len(y) - len(x)
@@ -74,7 +78,10 @@ func (b *broker) found(files []*followed) []*followed {
 // read takes the whole lines that a file has more than before. What is not a line yet, and blanks at the end, a publisher may take
 // back: it had no room for them, or tried whether there is some.
 func (b *broker) read(f *followed) {
-	at := time.Now()
+	at, parse := time.Now(), parseLine
+	if b.kind == ServiceBus {
+		parse = parseStored
+	}
 	text, err := io.ReadAll(io.NewSectionReader(f.file, f.read, 1<<62))
 	if err != nil {
 		return
@@ -89,7 +96,7 @@ func (b *broker) read(f *followed) {
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		if a, is := parseLine(line); is {
+		if a, is := parse(line); is {
 			a.Position, a.At = fmt.Sprintf("%s:%d", f.name, f.read+passed-int64(len(line))-1), at
 			b.collected.add(a)
 		}

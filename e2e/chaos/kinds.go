@@ -22,6 +22,7 @@ const (
 	DatabaseFull    Kind = "database-full"      // its disk is full for a time
 
 	BrokerRestart Kind = "broker-restart" // kill -9 or SIGTERM of the server, start
+	BrokerStop    Kind = "broker-stop"    // SIGSTOP of the server for a time, SIGCONT
 	BrokerFull    Kind = "broker-full"    // its disk is full for a time
 	BrokerAlarm   Kind = "broker-alarm"   // it takes no messages for a time, as when its disk or memory is nearly full
 	BrokerDeny    Kind = "broker-deny"    // the broker refuses one topic for a time
@@ -78,7 +79,7 @@ func (f *Fault) excuse(sameOwner bool) Cause {
 		return TakeOver
 	case Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull:
 		return Database
-	case BrokerRestart, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename:
+	case BrokerRestart, BrokerStop, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename:
 		return UncertainAck
 	case LinkLatency, LinkReset, LinkHole, LinkCut:
 		switch {

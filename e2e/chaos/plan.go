@@ -26,7 +26,7 @@ type Scene struct {
 // Lanes are faults of which one happens at a time; those of different lanes meet.
 var lanes = [][]Kind{
 	{RelayKill, RelayStop, RelayScale, RelayKill, RelayStop},
-	{LinkLatency, LinkReset, LinkHole, LinkCut, Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull, BrokerRestart, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename, LinkHole},
+	{LinkLatency, LinkReset, LinkHole, LinkCut, Terminate, DatabaseRestart, DatabaseCrash, DatabaseFull, BrokerRestart, BrokerStop, BrokerFull, BrokerAlarm, BrokerDeny, BrokerRename, LinkHole},
 	{WriterKill, LongTransaction, HeldSnapshot, PauseStorm, RequeueStorm, DiscardStorm, PoisonMessages, OversizeMessage, WriterKill},
 }
 
@@ -39,9 +39,12 @@ func (s *Scene) possible(k Kind) bool {
 	case DatabaseFull:
 		return s.DiskFull
 	case BrokerFull:
-		return s.DiskFull && s.Broker != RabbitMQ && !isKafka(s.Broker) // which raises its alarm before; which ends
+		// RabbitMQ raises its alarm before, Kafka ends, and the disk of a peer is not the service's.
+		return s.DiskFull && s.Broker != RabbitMQ && !isKafka(s.Broker) && s.Broker != ServiceBus
 	case BrokerAlarm:
-		return s.Broker == RabbitMQ || s.Broker == Redis || s.Broker == Webhook
+		return s.Broker == RabbitMQ || s.Broker == Redis || s.Broker == Webhook || s.Broker == ServiceBus
+	case BrokerStop:
+		return s.Broker == ServiceBus
 	case BrokerDeny:
 		// A channel of RabbitMQ remembers what it may do; users of Kafka would need a log-in, topics of Redis streams of their own.
 		return server && s.Broker != RabbitMQ && !isKafka(s.Broker) && s.Broker != Redis
@@ -96,7 +99,7 @@ func (s *Scene) draw(rng *rand.Rand, kind Kind, at time.Duration) Step {
 		step.Amount, step.For = []int{1, mostRelays}[rng.IntN(2)], between(time.Second, 3*time.Second)
 	case LinkLatency:
 		step.Amount, step.For = 20+rng.IntN(200), between(time.Second, 3*time.Second) // milliseconds
-	case LinkHole:
+	case LinkHole, BrokerStop:
 		step.For = between(200*time.Millisecond, 2*s.Lease)
 	case LinkCut:
 		step.Amount = rng.IntN(5000) // bytes

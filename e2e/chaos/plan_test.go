@@ -30,6 +30,7 @@ func TestPlansHaveEveryFaultThatTheSceneCanHave(t *testing.T) {
 		{Store: Postgres, Broker: RabbitMQ, Lease: 2 * time.Second, DiskFull: true},
 		{Store: Postgres, Broker: Redis, Lease: 2 * time.Second, DiskFull: true},
 		{Store: Postgres, Broker: Webhook, Lease: 2 * time.Second, DiskFull: true},
+		{Store: Postgres, Broker: ServiceBus, Lease: 2 * time.Second, DiskFull: true},
 	} {
 		const d = 2 * time.Minute
 		has := map[Kind]bool{}

@@ -235,6 +235,13 @@ func newRelay(ctx context.Context, dir, program, name string, s *settings, datab
 	if r.broker != nil {
 		broker = r.broker.URL
 	}
+	if b.kind == ServiceBus { // its address is in the block
+		own := *s
+		if own.block, err = serviceBusBlock(broker); err != nil {
+			return nil, err
+		}
+		s, broker = &own, "servicebus:"
+	}
 	return r, os.WriteFile(r.config, s.configuration(name, database, broker), 0o600)
 }
 

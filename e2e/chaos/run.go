@@ -21,7 +21,7 @@ type Config struct {
 	Seed     uint64
 	Duration time.Duration // of the faults; default 20 s, at least 5 s
 	Store    string        // Postgres, SQLite
-	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, KafkaTransactions, Redis, Webhook
+	Broker   string        // JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, KafkaTransactions, Redis, Webhook, ServiceBus
 	Rate     int           // messages a second that writers try; default 400
 	Lease    time.Duration // default 2 s
 	Dir      string        // where the report goes; it is made
@@ -32,7 +32,7 @@ type Config struct {
 // Stores and Brokers are what there is.
 var (
 	Stores  = []string{Postgres, SQLite}
-	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, KafkaTransactions, Redis, Webhook}
+	Brokers = []string{JetStream, JetStreamCompare, JSONLines, RabbitMQ, Kafka, KafkaTransactions, Redis, Webhook, ServiceBus}
 )
 
 func (c *Config) complete() error {

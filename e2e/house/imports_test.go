@@ -102,7 +102,7 @@ var allowList = map[string]Allowance{
 		Ours: []string{
 			"outbox", "broker", "broker/membroker", "store", "store/memstore", "relay", "relay/core", "store/postgres", "store/sqlite", "broker/nats", "broker/kafka", "broker/rabbitmq",
 		},
-		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofKafka, ofRabbitMQ, ofRedis, []string{"golang.org/x/mod"}),
+		Theirs: slices.Concat(ofPostgres, ofSQLite, ofNATS, ofKafka, ofRabbitMQ, ofRedis, []string{"github.com/Azure/go-amqp", "golang.org/x/mod"}),
 		Tests:  slices.Concat([]string{"leaktest", "store/storetest", "broker/brokertest", "broker/watermill", "github.com/ThreeDotsLabs/watermill-nats/v2"}, ofWatermill),
 	},
 }
