@@ -24,11 +24,11 @@ func TestTheExampleRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	make := kmsg.NewPtrCreateTopicsRequest()
+	create := kmsg.NewPtrCreateTopicsRequest()
 	one := kmsg.NewCreateTopicsRequestTopic()
 	one.Topic, one.NumPartitions, one.ReplicationFactor = topic, 1, 1
-	make.Topics = append(make.Topics, one)
-	if _, err := make.RequestWith(t.Context(), client); err != nil {
+	create.Topics = append(create.Topics, one)
+	if _, err := create.RequestWith(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	ExampleDial()
