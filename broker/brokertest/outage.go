@@ -3,7 +3,6 @@ package brokertest
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,7 +86,7 @@ func keepsOrderThroughOutage(s *suite) {
 	s.Start(s.T)
 	close(started)
 	group.Wait()
-	s.inOrder(p, sent)
+	wantInOrder(s, sent, s.readAll(p))
 }
 
 // repeat publishes a message until it is published, as the relay does, and counts the times in between.
@@ -113,22 +112,6 @@ func (s *suite) repeat(p broker.Publisher, batch []broker.Envelope, felt *atomic
 		case <-time.After(5 * time.Millisecond):
 		case <-s.Context().Done():
 			return false
-		}
-	}
-}
-
-func (s *suite) inOrder(p broker.Publisher, sent [][]string) {
-	s.Helper()
-	arrived := map[string][]string{}
-	for _, m := range s.readAll(p) {
-		key, id := m.Value("onward-key"), m.Value("onward-id")
-		if !slices.Contains(arrived[key], id) { // first copies
-			arrived[key] = append(arrived[key], id)
-		}
-	}
-	for k, want := range sent {
-		if got := arrived[fmt.Sprint("key-", k)]; !slices.Equal(got, want) {
-			s.Errorf("key-%d: %d of %d messages arrived, or out of order", k, len(got), len(want))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 )
 
 // newCluster starts three servers that know each other.
@@ -97,9 +98,10 @@ func TestTheLeaderOfTheStreamIsKilled(t *testing.T) {
 	b := newBench(t, urls, func(c *jetstream.StreamConfig) { c.Replicas, c.Storage = 3, jetstream.FileStorage })
 	leader, _ := b.leader(servers)
 	p := b.dialed(Options{})
-	l := b.load(p)
-	l.await(50)
+	l := brokertest.StartLoad(t, p, b.topic, patience)
+	l.Await(50)
 	leader.kill()
-	l.await(50)
-	l.end()
+	l.Await(50)
+	l.Stop()
+	l.Arrived(b.read)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -271,15 +272,14 @@ func TestTheStreamIsDeletedAndMadeAgainUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, commonURL(t), nil)
 	p := b.dialed(Options{})
-	l := b.load(p)
-	l.await(50)
+	l := brokertest.StartLoad(t, p, b.topic, patience)
+	l.Await(50)
 	for range 5 {
 		b.deleteStream()
 		b.makeStream()
-		l.await(50)
+		l.Await(50)
 	}
-	l.over.Store(true)
-	l.group.Wait() // the load fails the test where a message is answered Retry or Rejected
+	l.Stop() // the load fails the test where a message is answered Retry or Rejected
 }
 
 func TestTheServerRestartsUnderLoad(t *testing.T) {
@@ -287,14 +287,15 @@ func TestTheServerRestartsUnderLoad(t *testing.T) {
 	s := newServer(t, "")
 	b := newBench(t, s.url(), func(c *jetstream.StreamConfig) { c.Storage = jetstream.FileStorage })
 	p := b.dialed(Options{})
-	l := b.load(p)
+	l := brokertest.StartLoad(t, p, b.topic, patience)
 	for _, end := range []func(){s.stop, s.kill, s.stop, s.kill} {
-		l.await(50)
+		l.Await(50)
 		end()
 		s.start()
 	}
-	l.await(50)
-	l.end()
+	l.Await(50)
+	l.Stop()
+	l.Arrived(b.read)
 }
 
 // Somebody else listens to the subject and answers: that is no acknowledgement.

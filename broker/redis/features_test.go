@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onwardhq/onward/broker"
+	"github.com/onwardhq/onward/broker/brokertest"
 	"github.com/onwardhq/onward/outbox"
 )
 
@@ -16,15 +17,16 @@ func TestAServerThatIsKilledUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	b := s.bench()
-	l := b.load(connected(t, b.publisher(Config{})))
+	l := brokertest.StartLoad(t, connected(t, b.publisher(Config{})), b.topic, patience)
 	for range 3 {
-		l.await(200)
+		l.Await(200)
 		s.kill()
 		s.start()
 		s.untilUp()
 	}
-	l.await(200)
-	l.end()
+	l.Await(200)
+	l.Stop()
+	l.Arrived(b.read)
 }
 
 func TestStreamsAreTrimmedAsAsked(t *testing.T) {

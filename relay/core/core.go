@@ -171,7 +171,7 @@ type (
 		Settlement store.Settlement
 		// Letters are its dead letters, with Rules.Letters; none where the settlement is sent again.
 		Letters []Letter
-		// Published are the messages that it says are published, with Rules.Claims; none where it is sent again.
+		// Published are the messages that it says are published, with Rules.Claims; also where it is sent again.
 		Published []broker.Published
 	}
 	// GiveBack: call Session.GiveBack; everything of these partitions is settled.
